@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForTokenClassification, TrainingArguments
 
-from descend.models import causal
+from descend.models import causal, images
 from descend.models.encoders import FAMILIES
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from tests.support.networks import QUIET, network
@@ -26,6 +26,7 @@ def test_its_table_is_the_codes():
         name: (name in FAMILIES, name in FAMILIES and bool(FAMILIES[name].token_head), name in causal.FAMILIES)
         for name in names
     }
+    assert re.findall(r"^\| [^|]+ \| `(\w+)` \| [^|]+ \|$", PAGE, re.MULTILINE)[1:] == [*images.FAMILIES]
     assert all(bool(family.token_head) == bool(family.answer_head) for family in FAMILIES.values())
 
 

@@ -6,7 +6,7 @@ import io
 import json
 import re
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from descend.cli import COMMANDS, main
 from descend.recipes import RECIPES
 from descend.tasks.text import generate_instructions
 from tests.support.documented import ROOT, commands, python_blocks, words_of
-from tests.support.networks import network
+from tests.support.networks import causal, network
 from tests.support.sources import write_frames, write_video
 from tests.support.texts import review_folder, review_tokenizer
 
@@ -38,6 +38,12 @@ def data(tmp_path_factory):
         for clip in range(count):
             write_frames(place / "videos" / side / "frames" / f"{clip:02d}", 12, size=(200, 180))
     review_folder(place / "reviews")
+    tokenizer = review_tokenizer()
+    tokenizer.eos_token = "[CLS]"
+    for name, make in (("encoder", partial(network, "bert")), ("causal", causal)):
+        model = make(vocab_size=len(tokenizer), max_position_embeddings=300)
+        (model if name == "causal" else model.base_model).save_pretrained(place / name)
+        tokenizer.save_pretrained(place / name)
     (place / "words").mkdir()
     (place / "words" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "was"]))
     return place
@@ -53,7 +59,8 @@ def run(data, tmp_path, monkeypatch, capsys):
         for line in commands(GUIDES / page, run=True):
             words = words_of(line)
             source = "reviews" if {"imdb", "classification"} & set(words) else "videos"
-            own = {"PATH": str(data / source), "FOLDER": str(data / "words")}
+            own = {"PATH": str(data / source), "FOLDER": str(data / "words"), "TEXTS": str(data / "reviews")}
+            own["PRETRAINED"] = str(data / ("causal" if "lm" in words else "encoder"))
             own |= {
                 "VIDEOS": str(data / "videos" / "testing"),
                 "NAME_OR_FOLDER": "small",

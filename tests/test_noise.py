@@ -313,7 +313,7 @@ def test_token_dropout_is_a_probability_either_way():
 
 def test_recipes_make_their_noise_so_in_training_and_in_judging():
     for name in RECIPES:
-        recipe = partial(RECIPES[name], data="generated")
+        recipe = partial(RECIPES[name], data="generated", **({"model": "M"} if RECIPES.needs_model(name) else {}))
         assert recipe().corruption(0.2, seed=0).noise_is == "std", name
         for shift in ("gaussian", "uniform", "laplace", "dropout"):
             assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name

@@ -300,7 +300,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 
 def test_videos_need_the_extras_video_and_report_alone(tmp_path, without):
     videos = clips(tmp_path / "videos", frames=12)
-    others = {module for extra in EXTRAS if extra not in ("video", "report") for module in EXTRAS[extra]}
+    others = {*OPTIONAL} - EXTRAS["video"].keys() - EXTRAS["report"].keys()
     code = f"""
 from descend.cli import main
 words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]

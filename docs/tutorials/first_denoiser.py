@@ -59,7 +59,7 @@ for method in ("erm", "constrained"):
     trainer.train()
     summaries[method] = descend.evaluate(trainer, test, noise=(0, 0.8, 1.6), name="generated scenes")
     models[method] = trainer.model
-    print(method, "→", summaries[method].verdict)
+    print(method, "→", summaries[method].answer)
 
 # %%
 # What each layer gives

@@ -84,7 +84,7 @@ for method in ("erm", "constrained"):
     args = descend.DescentConfig(out / method, method=method, logging_strategy="no", disable_tqdm=True, **settings)
     trainer = descend.DescentTrainer(model, args, task=Digits(), noise=0.5, train_dataset=train)
     trainer.train()
-    print(method, "→", descend.evaluate(trainer, test, noise=(0, 0.5, 1, 1.5), name="digits").verdict)
+    print(method, "→", descend.evaluate(trainer, test, noise=(0, 0.5, 1, 1.5), name="digits").answer)
 
 main(["compare", str(out / "erm"), str(out / "constrained"), "--out", str(out / "page")])
 

@@ -15,12 +15,14 @@ from descend.errors import InputError, SampleError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
+from descend.models.images import LayeredImageClassifier
 from descend.models.layered import LayeredModel
 from descend.models.library import LibraryModel
 from descend.models.modules import cuda_devices, evaluating
 from descend.models.recorded import PAGE
 from descend.noise import Noise
 from descend.tasks import Task
+from descend.tasks.images import ImageClassification
 from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification
 from descend.tasks.text.tokens import stored
 from descend.trial import Trial, collecting, is_known
@@ -28,12 +30,13 @@ from descend.trial import Trial, collecting, is_known
 TRIAL_SAMPLES = 2
 
 TASKS: dict[type[LayeredModel], type[Task]] = {
+    LayeredImageClassifier: ImageClassification,
     LayeredClassifier: Classification,
     LayeredCausalLM: NextToken,
     LayeredTokenClassifier: TokenClassification,
     LayeredQuestionAnswerer: QuestionAnswering,
 }
-"""The default task of each kind of Transformers' models."""
+"""The default task of each kind of Transformers' models; the first kind that fits counts."""
 
 
 def resolve(model: nn.Module, task: Task | None, noise: Noise | None) -> tuple[LayeredModel, Task]:
@@ -158,7 +161,10 @@ def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
 def _of_transformers(network: PreTrainedModel) -> LibraryModel:
     """The layers of a model of Transformers, by the head that its class has."""
     inside = getattr(network, "get_base_model", None)
-    names = [each.__name__ for each in type(inside() if inside else network).__mro__]
+    library = inside() if inside else network
+    if library.main_input_name == LayeredImageClassifier.main_input_name:
+        return LayeredImageClassifier(network)
+    names = [each.__name__ for each in type(library).__mro__]
     for kind in (LayeredTokenClassifier, LayeredQuestionAnswerer):
         if any(name.endswith(kind.task_class) for name in names):
             return kind(network)

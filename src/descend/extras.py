@@ -9,6 +9,7 @@ from descend.errors import MissingPackageError
 
 EXTRAS: dict[str, dict[str, str]] = {
     "video": {"av": "av", "PIL": "pillow"},
+    "image": {"PIL": "pillow", "sklearn": "scikit-learn"},
     "text": {"datasets": "datasets", "pyarrow": "datasets"},
     "llm": {"trl": "trl", "peft": "peft", "datasets": "datasets"},
     "sweep": {"optuna": "optuna", "sqlalchemy": "sqlalchemy"},

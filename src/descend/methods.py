@@ -9,10 +9,11 @@ METHODS: dict[str, set[str]] = {
     "erm": set(),
     "constrained": set(),
     "uniform": set(),
-    "linear": set(),
+    "linear": {"inner_weight"},
     "r-drop": {"r_drop"},
     "neftune": set(),
     "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
+    "probe": set(),
 }
 """Name → settings that no other method uses. `descend.training.methods` has a class for each."""
 

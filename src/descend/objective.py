@@ -16,7 +16,9 @@ from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.denoiser import UnrolledModel
+from descend.models.images import LayeredImageClassifier
 from descend.models.library import LibraryModel
+from descend.models.own_exits import heard
 from descend.models.vit import ViTDenoiser
 from descend.noise import Noise
 from descend.tasks import Task
@@ -129,7 +131,7 @@ class Objective(nn.Module):
                 words = isinstance(self.model, LayeredClassifier)
                 inputs = (self.model.embedded if words else self.model.get_input_embeddings())(inputs)
             run, self._passed = self._compiled if self._passed else self._exits, True
-            learned = [any(weights[:-1])] * self.model.depth + [True]
+            learned = [self.own or any(weights[:-1])] * self.model.depth + [True]
             given = uploaded(weights, target.new_zeros((), dtype=torch.float32))
             lagrangian, sums, prediction = run(inputs, target, given, learned)
         elif isinstance(self.model, LayeredCausalLM):
@@ -139,12 +141,18 @@ class Objective(nn.Module):
                 )
         else:
             with noisy:
-                lagrangian, sums, prediction = self._exits(inputs, target, weights, [bool(each) for each in weights])
+                learned = [self.own or bool(each) for each in weights[:-1]]
+                lagrangian, sums, prediction = self._exits(inputs, target, weights, [*learned, bool(weights[-1])])
         if self.passes > 1:
             sums, lagrangian = sums / self.passes, lagrangian / self.passes
         if self.term is not None:
             lagrangian = lagrangian + self.term(prediction)
         return BatchLosses(lagrangian, LossSums.of(sums, len(target) // self.passes, self.model.depth, others))
+
+    @property
+    def own(self) -> bool:
+        """Whether inner layers have own exits, which always learn; a weight is what the model hears of its exit."""
+        return isinstance(self.model, LibraryModel) and self.model.own_exits is not None
 
     def begin(self, step: int, micro_batch: int) -> None:
         """Draw noise and a sample of targets for one micro-batch of an optimizer step from here on."""
@@ -165,7 +173,8 @@ class Objective(nn.Module):
         Args:
             **options: Of `torch.compile`, such as ``backend`` and ``mode``.
         """
-        if isinstance(self.model, LayeredClassifier | UnrolledModel | ViTDenoiser):
+        images = isinstance(self.model, LayeredImageClassifier)  # whose embedding takes no noise before the graph
+        if isinstance(self.model, LayeredClassifier | UnrolledModel | ViTDenoiser) and not images:
             self._compiled = torch.compile(self._exits, **options)
             return
         logger.warning(
@@ -182,7 +191,12 @@ class Objective(nn.Module):
         """
         parts: dict[int, Tensor] = {}
         weighted: list[Tensor] = []
-        for exits, predictions in self._predictions(inputs, learned):
+        asked, depth = weights, len(learned) - 1
+        if isinstance(weights, Tensor):
+            weights = torch.cat([torch.ones_like(weights[:-1]), weights[-1:]]) if self.own else weights
+        elif self.own:
+            weights = [1.0] * depth + [weights[-1]]
+        for exits, predictions in self._predictions(inputs, learned, asked):
             sums = self.task.sums(predictions, target)
             parts |= zip(exits, sums.unbind(), strict=True)
             if learned[exits[0]]:
@@ -195,9 +209,16 @@ class Objective(nn.Module):
                 last = predictions[-1]
         if len(exits) < len(learned):  # not all in one batch
             sums = torch.stack([parts[exit] for exit in range(len(learned))])
-        return sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), sums.detach(), last
+        lagrangian, sums = sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), sums.detach()
+        if self.own:
+            # Its value is that of the weights that were asked for; its gradient in own exits is that of weight 1.
+            change = _difference(asked, weights, sums)
+            lagrangian = lagrangian + torch.dot(change, torch.where(change != 0, sums, 0.0))  # 0 · ∞ is no number
+        return lagrangian, sums, last
 
-    def _predictions(self, inputs: Any, learned: list[bool]) -> Iterator[tuple[list[int], Tensor | list[Tensor]]]:
+    def _predictions(
+        self, inputs: Any, learned: list[bool], weights: Sequence[float] | Tensor
+    ) -> Iterator[tuple[list[int], Tensor | list[Tensor]]]:
         """Exits and their predictions, (E, B, …) or a list of E, batch by batch.
 
         Exits that fit into `TOGETHER` make two batches, those that need a gradient and those that don't: a few launches
@@ -205,13 +226,17 @@ class Objective(nn.Module):
         compiled graph come one by one, see `LayeredModel.predictions`.
         """
         model = self.model
-        if model.reads_together:
+        if model.reads_together and not self.own:
             states = model.layer_outputs(inputs)
 
             def read(exits: list[int]) -> Tensor:
                 return model.read_together([states[exit] for exit in exits], inputs)
         else:
-            one_by_one = iter(model.predictions(inputs))
+            if self.own:
+                *inner, last = model.layer_outputs(inputs)
+                one_by_one = model.read([*map(heard, inner, weights), last], inputs)
+            else:
+                one_by_one = iter(model.predictions(inputs))
             of_input = next(one_by_one)
             most = TOGETHER_ON_CPU if of_input.device.type == "cpu" else TOGETHER
             if of_input.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
@@ -256,3 +281,10 @@ class Objective(nn.Module):
     def read_outside_forward(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""
         look()
+
+
+def _difference(first: Any, second: Any, like: Tensor) -> Tensor:
+    """The difference of two weights of each exit, (L+1,)."""
+    if isinstance(first, Tensor):
+        return (first - second).to(like)
+    return uploaded([one - other for one, other in zip(first, second, strict=True)], like)

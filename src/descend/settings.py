@@ -23,8 +23,15 @@ from descend.methods import METHODS
 GENERATED = "generated"
 """The value of ``data`` for the generated data that come with Descend."""
 
+DIGITS = "digits"
+"""The value of ``data`` for scikit-learn's images of digits."""
+
 SMALL = "small"
 """The value of ``model`` for a new small model."""
+
+PRETRAINED_DUAL = '{"start": 0}'
+"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
+constraint is violated."""
 
 LIBRARIES = ("transformers", "trl")
 """Packages whose arguments a trainer takes beside Descend's settings."""
@@ -153,7 +160,8 @@ class DescentSettings:
     The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more.
 
     Attributes:
-        method: ``constrained``: descent constraints, eq. (4). ``erm``: the same loop without, eq. (3). ``uniform`` and
+        method: ``constrained``: descent constraints, eq. (4). ``erm``: the same loop without, eq. (3). ``probe``:
+            ERM with own exits that learn beside the model and do not change it. ``uniform`` and
             ``linear``: deep supervision, a mean of all layers' losses without constraints, weighted equally or in
             proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
             ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
@@ -183,6 +191,7 @@ class DescentSettings:
         slack: ``implicit``, eq. (38), or ``explicit``, eq. (36).
         slack_lr: Learning rate of explicit slack; None for ρ times that of the multipliers.
         slack_optimizer: How explicit slack moves; None for the multipliers' optimizer, or ``sgd`` for nupi and price.
+        inner_weight: Of ``linear``: c, the weight of inner layers beside the last one, w_l = c·l/L.
         r_drop: Of ``r-drop``: the price κ of the difference between the two passes' predictions.
         layer_dropout: Of ``layerskip``: p_max, the last block's dropout rate; earlier blocks have less.
         layer_dropout_schedule: Of ``layerskip``: whether the rates grow from 0 over the run, or are constant, which
@@ -191,6 +200,12 @@ class DescentSettings:
         exit_curriculum: Of ``layerskip``: whether inner exits take turns, or join one by one from the last to the
             first in the first half of the run.
         exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
+        exits: How inner layers of a model of Transformers are read: by the one readout of the last layer (``shared``),
+            or each by an ``own`` copy of it, for a causal language model its final norm and a square matrix before the
+            one wide head. Own exits always learn; a method's weights say what the model hears of them, but for the
+            wide head, which learns from the last exit alone. None for own where the model has them already or the
+            method is ``probe``, otherwise shared.
+        head_lr_ratio: The learning rate of a classifier's head and of own exits, in units of ``learning_rate``.
         calibrate: For a classifier: whether to divide the logits, at the end of training, by the temperature that fits
             the evaluation data best, for every method. It needs one evaluation data set and evaluations in training.
             The most likely class at a layer stays the same. Recipes switch it on. It is left out, which a line says,
@@ -229,12 +244,15 @@ class DescentSettings:
     slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
     slack_lr: Positive | None = setting(None, "rate of explicit slack [ρ times that of λ]")
     slack_optimizer: str | None = setting(None, "of slack [that of λ, or sgd]", ("sgd", "adam", "nupi"))
+    inner_weight: NotNegative = setting(1.0, "linear: weight c·l/L of inner layers")
     r_drop: NotNegative = setting(1.0, "r-drop: price of differing predictions")
     layer_dropout: Rate = setting(0.2, "layerskip: dropout rate of the last block")
     layer_dropout_schedule: Literal["exponential", "constant"] = setting("exponential", "layerskip")
     exit_scale: NotNegative = setting(1.0, "layerskip: scale of inner exits' losses")
     exit_curriculum: Literal["rotating", "gradual"] = setting("rotating", "layerskip")
     exit_rotation: Count | None = setting(None, "layerskip: steps to an exit's turn [L - 1]")
+    exits: Literal["shared", "own"] | None = setting(None, "readouts of inner layers [shared; probe: own]")
+    head_lr_ratio: Positive = setting(1.0, "rate of the head, in learning rates")
     calibrate: bool = setting(False, "fit a classifier's temperature at the end")
     patience: Count | None = setting(None, "end after N evaluations not better [none]")
     dataloader_pin_memory: bool = field(
@@ -326,7 +344,6 @@ class WorkloadSettings:
 class RecipeSettings(WorkloadSettings):
     """The settings that every recipe has."""
 
-    depth: Count = setting(7, "L, the number of layers")
     validation_share: float = setting(0.2, "share of the training data to validate on")
 
     arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
@@ -339,13 +356,42 @@ class RecipeSettings(WorkloadSettings):
         calibrate=True,
     )
 
+    @property
+    def depth(self) -> int:
+        """L, the number of layers: a setting of a new model; of a pretrained one known once the recipe is completed."""
+        raise NotImplementedError
+
+
+CLEAN: Any = setting(0.0, "training noise γ, in std of the embeddings")
+"""The training noise of recipes that train a pretrained model: none unless asked for."""
+
+
+@dataclass(frozen=True)
+class PretrainedSettings(RecipeSettings):
+    """Settings of recipes that train a pretrained model of Transformers, with all of its blocks or the first K.
+
+    A class that derives from this one and a second class of settings takes `CLEAN` as its ``noise``: of two classes a
+    dataclass takes the fields of the first, with all that it inherits.
+    """
+
+    model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
+    keep_layers: Count | None = setting(None, "cut it to its first K blocks before training [all]")
+    noise: NoiseLevel = CLEAN
+
+    @property
+    def depth(self) -> int:
+        """L, the blocks that are trained; known once the recipe is completed."""
+        assert self.keep_layers is not None
+        return self.keep_layers
+
 
 @dataclass(frozen=True)
 class VideoSettings(RecipeSettings):
     """Settings of video denoising that are the same for all models."""
 
-    data: str = field(kw_only=True, metadata={"help": "videos, a folder or a file, made grey 160x160; or: generated"})
+    data: str = field(kw_only=True, metadata={"help": "videos, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
+    depth: Count = setting(7, "L, the number of layers")
     window: int = setting(5, "T, frames in a window")
     stride: int = setting(1, "frames from one training window to the next")
 
@@ -409,20 +455,14 @@ class ViTSettings(VideoSettings):
 class TextSettings(RecipeSettings):
     """Settings of text classification that are the same for all models.
 
-    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
-    own depth, width and dropout.
+    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are.
     """
 
-    dataset: str = setting("imdb", "reviews, or pairs of sentences", ("imdb", "mnli"))
+    dataset: str = setting("imdb", "kind of texts", ("imdb", "mnli", "labelled"))
     data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: TextLength = setting(128, "longest text, in tokens")
     truncate: bool = setting(True, "cut longer texts, or refuse them")
-    depth: Count = setting(6, "L, layers of a small model")
-    hidden_size: Count = setting(128, "width of a small model")
-    dropout: Dropout = setting(0.3, "dropout of a small model")
-    noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
     validation_share: float = setting(0.2, "share of the training texts to validate on")
 
     training = RecipeSettings.training.but(
@@ -436,10 +476,39 @@ class TextSettings(RecipeSettings):
         save_strategy="epoch",
         train_sampling_strategy="group_by_length",
     )
+    pretrained: ClassVar[TrainingDefaults] = training.but(
+        learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL
+    )
 
 
 @dataclass(frozen=True)
-class TextUTSettings(TextSettings):
+class ClassifierSettings(TextSettings, PretrainedSettings):
+    """Settings of text classification with any pretrained encoder, or a decoder.
+
+    A model's own head is trained further where ``pooling`` is what it reads; otherwise it gets a new head.
+    """
+
+    dataset: str = setting(None, "kind of the texts [by the files]", ("imdb", "mnli", "labelled"))
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
+    noise: NoiseLevel = CLEAN
+    pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))
+
+    training = TextSettings.pretrained
+
+
+@dataclass(frozen=True)
+class NewTextSettings(TextSettings):
+    """Settings of text classification with a small new model. A pretrained one has its own depth, width and dropout."""
+
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    depth: Count = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
+    dropout: Dropout = setting(0.3, "dropout of a small model")
+    noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
+
+
+@dataclass(frozen=True)
+class TextUTSettings(NewTextSettings):
     """Settings of the unrolled transformer on word embeddings."""
 
     depth: Count = setting(5, "L, the number of layers")
@@ -452,7 +521,7 @@ class TextUTSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class EncoderSettings(TextSettings):
+class EncoderSettings(NewTextSettings):
     """Settings of an encoder of Transformers that is read at [CLS].
 
     The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
@@ -464,26 +533,46 @@ class EncoderSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class InstructionSettings(RecipeSettings):
-    """Settings of instruction tuning.
+class ImageSettings(PretrainedSettings):
+    """Settings of image classification.
 
-    A pretrained model has its own depth, width and heads. With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on
-    these modules are trained and nothing else.
+    ``data`` are a folder with a folder of images for each class, or with such ``train`` and ``test`` folders; MNIST's
+    IDX files; or scikit-learn's digits.
+    """
+
+    data: str = field(
+        kw_only=True, metadata={"help": "folder of images by class, or of IDX files; or: digits, generated"}
+    )
+    image_size: Count | None = setting(None, "their height and width in pixels [the model's]")
+    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the patches")
+
+    training = RecipeSettings.training.but(
+        num_train_epochs=3,
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=64,
+        learning_rate=5e-5,
+        lr_scheduler_type="linear",
+        warmup_steps=0.1,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        dual_optim_args=PRETRAINED_DUAL,
+    )
+
+
+@dataclass(frozen=True)
+class LanguageSettings(RecipeSettings):
+    """Settings of instruction tuning that are the same for all models.
+
+    With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on these modules are trained and nothing else.
     """
 
     data: str = field(kw_only=True, metadata={"help": "Alpaca's .json or .jsonl, or: generated"})
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: PromptLength = setting(256, "longest prompt with its answer, in tokens")
-    depth: Count = setting(6, "L, layers of a small model")
-    hidden_size: Count = setting(128, "width of a small model")
-    heads: Count = setting(4, "attention heads of a small model")
-    dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
     lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
     lora_rank: Count = setting(8, "rank of the adapters")
-    noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")
     validation_share: Annotated[float, Allowed("lie between 0 and 0.5", lambda value: 0 < value < 0.5)] = setting(
-        0.1, "share to validate on, and as much to test on"
+        0.1, "share to validate on, as much to test on"
     )
 
     arguments_kind = SFTSettings
@@ -499,6 +588,29 @@ class InstructionSettings(RecipeSettings):
         bf16=False,
         activation_checkpointing=False,
     )
+    pretrained: ClassVar[TrainingDefaults] = training.but(learning_rate=2e-5, dual_optim_args=PRETRAINED_DUAL)
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings(LanguageSettings, PretrainedSettings):
+    """Settings of instruction tuning of a pretrained language model."""
+
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
+    noise: NoiseLevel = CLEAN
+
+    training = LanguageSettings.pretrained
+
+
+@dataclass(frozen=True)
+class InstructionSettings(LanguageSettings):
+    """Settings of instruction tuning of a small new model. A pretrained one has its own depth, width and heads."""
+
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    depth: Count = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
+    heads: Count = setting(4, "attention heads of a small model")
+    dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
+    noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")
 
 
 class Setting(NamedTuple):

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
 from descend.models.layered import PLACES
+from descend.models.own_exits import heard
 from descend.seeds import Draws, Stream
 from descend.tasks import Task
 from descend.transfer import uploaded
@@ -116,8 +117,8 @@ def language_losses(
         marked = [torch.full_like(each, exit == exits - 1) for exit, each in enumerate(targets)]
         targets = [torch.stack(both, 1) for both in zip(targets, marked, strict=True)]
 
-    def losses(hidden: Tensor, wanted: Tensor) -> Tensor:
-        logits = model.readout(hidden)
+    def losses(hidden: Tensor, wanted: Tensor, of_own: bool = False) -> Tensor:
+        logits = model.logits(hidden) if of_own else model.readout(hidden)
         if watched:
             last = wanted[:, 1].bool()
             seen, wanted = logits.detach()[last], wanted[:, 0]
@@ -132,7 +133,22 @@ def language_losses(
             "the blocks, then the objective around them, which takes the rest."
         )
     scaled = [weight * scale for weight, scale in zip(weights[-exits:], scales, strict=True)]
-    lagrangian, sums = tiled(states, rows, targets, scaled, losses, trained, rows_per_tile(model.limits["vocabulary"]))
+    size = rows_per_tile(model.limits["vocabulary"])
+    if model.own_exits is None:
+        lagrangian, sums = tiled(states, rows, targets, scaled, losses, trained, size)
+    else:
+        # Own exits learn with weight 1 and leave the head as it is; the value is that of the weights.
+        of_exits = [
+            model.head_input(heard(state.flatten(0, -2)[chosen], weight), layer)
+            for layer, (state, chosen, weight) in enumerate(zip(states[:-1], rows, weights, strict=False))
+        ]
+        every = [torch.arange(len(each), device=each.device) for each in rows[:-1]]
+        inner_losses = partial(losses, of_own=True)
+        learnt, of_inner = tiled(of_exits, every, targets[:-1], scales[:-1], inner_losses, (), size)
+        lagrangian, of_last = tiled(states[-1:], rows[-1:], targets[-1:], scaled[-1:], losses, trained, size)
+        sums = torch.cat([of_inner, of_last])
+        unheard = [weight - scale for weight, scale in zip(scaled[:-1], scales, strict=False)]
+        lagrangian = lagrangian + learnt + torch.dot(uploaded(unheard, of_inner), of_inner)
     others = None
     if watched:
         mask, size = inputs.get("attention_mask"), inputs["input_ids"].numel()

@@ -1,13 +1,16 @@
 """How many layers suffice: intervals by hand, the share of wrong answers, and a run against a baseline."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy.stats import t as student
 
 from descend import InputError
-from descend.evaluation.needed import Against, Baseline, layers_needed
-from descend.results import Groups, LayerGroups, LayersNeeded, Summary
-from descend.results.wording import needed_sentence
+from descend.evaluation.layers import Batches, measure
+from descend.evaluation.needed import Against, Baseline, Evaluated, held_to_plain, layers_needed
+from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation, read_groups
+from tests.support import own
 
 
 def against(scores: np.ndarray, full: np.ndarray, **more: bool) -> Against:
@@ -108,7 +111,7 @@ def groups(scores: np.ndarray, **changes: object) -> Groups:
 
 
 def test_a_baseline_must_be_of_the_same_samples_and_noise():
-    ours = groups(np.ones((3, 20)))
+    ours = groups(np.ones((3, 20)), fingerprint="a")
     needed, kept = layers_needed(
         ours, Baseline("plain", DATA, ours), noise=1.0, higher_is_better=False, seconds=[1, 2, 4]
     )
@@ -118,6 +121,7 @@ def test_a_baseline_must_be_of_the_same_samples_and_noise():
     assert (alone.baseline, alone.time, nothing) == (None, {1: None, 2: None, 5: None}, {})
     for other, words in (
         (groups(np.ones((3, 21))), "21 samples in 21 groups; this model on 20 in 20. Evaluate both"),
+        (groups(np.ones((3, 20)), fingerprint="b"), "other samples than this model"),
         (groups(np.ones((3, 20)), layers=None), "older version"),
         (groups(np.ones((3, 20)), layers=ours.layers.model_copy(update={"noise": [0.0, 2.0]})), "noise 1;"),  # type: ignore[union-attr]
     ):
@@ -148,22 +152,159 @@ SUMMARY = {
 }
 
 
+def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_samples():
+    """The clean baseline is better at γ = 0: there no layer of the run would be within."""
+    ours, validation = groups(np.ones((3, 20))), {"samples": 9, "metric": [2.0, 1.0, 1.0], "fingerprint": "a"}
+    theirs = validation | {"metric": [2.0, 0.5, 0.5], "layer_metrics": {0.0: [2.0, 0.5, 0.5], 1.0: [3.0, 2.0, 1.0]}}
+
+    def chosen(noise: float, **changes: object) -> list[int | None]:
+        baseline = Baseline("plain", DATA, ours, validation=Validation(**theirs | changes))
+        needed, _ = layers_needed(
+            ours,
+            baseline,
+            noise=noise,
+            higher_is_better=False,
+            seconds=None,
+            validation=Validation(**validation),
+        )
+        return [choice and choice.layer for choice in needed.chosen.values()]
+
+    assert chosen(1.0) == [1, 1, 1] and chosen(0.0) == [None] * 3
+    # Of an older version, at other levels, on other samples: K is not chosen.
+    for changes in ({"layer_metrics": {}}, {"layer_metrics": {0.0: [1.0] * 3}}, {"samples": 8}, {"fingerprint": "b"}):
+        assert chosen(1.0, **changes) == []
+
+
+def test_the_fingerprint_is_of_the_targets_and_not_of_the_batches():
+    found = [
+        measure(own.layers(), own.Classes(), Batches(size).of(data))[0].fingerprint
+        for size, data in ((3, own.samples(10)), (4, own.samples(10)), (4, own.samples(10, seed=1)))
+    ]
+    assert found[0] == found[1] != found[2]
+
+
 def test_how_many_layers_suffice_in_words():
-    needed = LayersNeeded(baseline="plain", noise=1.0, within={1: None, 2: 5, 5: 4}, time={2: 0.84, 5: None})
+    within, time = {1: None, 2: 6, 5: 4}, {2: 1.0, 5: 0.6}
+    chosen = {
+        1: None,
+        2: Choice(layer=5, state="open", at_most=3.14, time=0.84),
+        5: Choice(layer=4, state="proven", at_most=4.9, time=0.6),
+    }
+    needed = LayersNeeded(baseline="runs/plain", seed=1, noise=1.0, within=within, time=time, chosen=chosen)
     known = {"layers_needed": needed, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}}
-    assert needed_sentence(Summary(**SUMMARY | known)) == (
-        "Layers that suffice, with 95% confidence, for the accuracy of the full depth of plain at γ = 1: 5 of 6 within "
-        "2 % (84 % of the time), 4 of 6 within 5 %. Last layer within 2 % of it: certain at γ = 0, open at γ = 1."
+    assert Summary(**SUMMARY | known).answer == (
+        "5 of 6 layers suffice within 2 points: open (84 % of the time, at most 3.1 points worse). Within 1 point "
+        "none; within 5 points 4 of 6, certified (60 % of the time). Chosen on validation and tested on test data with "
+        "95% confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Whether its last layer is "
+        "within 2 points of that, with 95% confidence at each γ for itself: certified at γ = 0, open at γ = 1."
     )
-    same = needed.model_copy(update={"within": {1: 3, 2: 3, 5: 3}, "time": {}})
-    assert "at γ = 1: 3 of 6 within 1 %. Last" in needed_sentence(Summary(**SUMMARY | known | {"layers_needed": same}))
+    # Without validation data K is the one that the test data certify.
+    alone = LayersNeeded(noise=1.0, within={1: None, 2: 0, 5: 0})
+    words = Summary(**SUMMARY | {"layers_needed": alone, "metric": "rmse", "higher_is_better": False}).answer
+    assert words.startswith(
+        "The embedding alone is within 2 %: certified. Within 1 % none; within 5 % the embedding, certified. So the "
+        "layers add less than that. "
+    )
+    assert "Tested on test data" in words and "its own full depth" in words
+    # What is refuted is not said to suffice.
+    for layer, percents, begins in (
+        (1, "within 1 point 1 of 6, not enough", "1 of 6 layers do not suffice within 2 points. "),
+        (0, "within 1 point the embedding, not enough", "The embedding alone is not within 2 points. "),
+    ):
+        within: dict[int, int | None] = dict.fromkeys((1, 2, 5))
+        refuted = dict.fromkeys((1, 2, 5), Choice(layer=layer, state="broken"))
+        known = needed.model_copy(update={"chosen": refuted, "within": within})
+        words = Summary(**SUMMARY | {"layers_needed": known}).answer
+        assert words.startswith(begins) and percents in words.replace("W", "w") and "add less" not in words
     none = LayersNeeded(noise=1.0, within={1: None, 2: None, 5: None})
-    broken = {"layers_needed": none, "kept": {0.0: "broken"}}
-    assert needed_sentence(Summary(**SUMMARY | broken)).endswith("Last layer within 2 % of it: excluded at γ = 0.")
-    assert needed_sentence(Summary(**SUMMARY | {"layers_needed": none})) == (
-        "Layers that suffice: none is certain to have the accuracy of its own full depth within 5 %."
-    )
-    assert needed_sentence(Summary(**SUMMARY | known | {"groups": 3})) == (
-        "How many layers suffice is open: 3 groups of samples, at least 12 are needed."
-    )
-    assert needed_sentence(Summary(**SUMMARY)) == ""
+    words = Summary(**SUMMARY | {"layers_needed": none, "groups": 3}).answer
+    assert words.startswith("No layer is certain to be within 2 points of its own full depth. Within 1 point none; ")
+    assert words.endswith("3 groups of samples certify nothing: at least 12 are needed.")
+    assert Summary(**SUMMARY).answer == ""
+
+
+def test_a_chosen_layer_is_certified_exactly_where_the_test_reaches_it():
+    """Whoever chose K: the tests from the last layer on are the same, so no power is lost by choosing before."""
+    rng = np.random.default_rng(5)
+    full = rng.normal(1, 0.05, 30)
+    one = against(np.stack([full * f for f in (1.5, 1.03, 1.019, 1.011, 1.0)], 1) + rng.normal(0, 0.02, (30, 5)), full)
+    for percent, smallest in one.needed().items():
+        states = [one.state(layer, percent)[0] for layer in range(5)]
+        assert [layer for layer in range(5) if states[layer] == "proven"] == list(
+            range(5 if smallest is None else smallest, 5)
+        )
+        assert states[0] == "broken"
+        for layer in range(5):  # the bound says the same
+            assert (one.state(layer, percent)[1] <= percent) == (states[layer] == "proven")
+
+
+def test_the_bound_is_in_the_unit_of_the_tolerance():
+    full = np.ones(20)
+    worse = np.stack([1.1 * full, full], 1)
+    assert against(worse, full).state(0, 5)[1] == pytest.approx(10)
+    assert against(worse**2, full, root=True).state(0, 5)[1] == pytest.approx(10)
+    assert against(-worse, -full, higher_is_better=True).state(0, 0)[1] == pytest.approx(10)
+    assert against(-worse, -1.2 * full).state(0, 5)[1] == pytest.approx(100 * 0.2 / 1.2)  # of |M|
+
+
+def test_what_is_not_finite_is_broken_and_a_negative_loss_has_a_tolerance_too():
+    full = np.ones(20)
+    for lost in (np.inf, np.nan):
+        broken = against(np.stack([full, np.full(20, lost)], 1), full)
+        assert (broken.kept(), broken.needed()) == ("broken", {1: None, 2: None, 5: None})
+        few = Against(np.ones(3), np.full((3, 2), lost), np.ones(3), False, False, 3)
+        assert few.kept() == "broken"
+    own = against(np.stack([-0.985 * full, -full], 1), -full, own=True)
+    assert own.needed() == {1: 1, 2: 0, 5: 0} and own.state(0, 2)[1] == pytest.approx(1.5)
+    diverged = Baseline("plain", DATA, groups(np.full((3, 20), np.nan)))
+    with pytest.raises(InputError, match="plain diverged"):
+        diverged.check_levels([1.0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"losses": [[], []], "scores": [[], []]},
+        {"losses": [[[1.0] * 20]] * 2, "scores": []},
+        {"counts": [], "losses": [[[]] * 3] * 2, "scores": []},
+        {"noise": [], "losses": [], "scores": []},
+        {"scores": [[[1.0] * 20] * 2] * 2},
+        {"counts": [0] * 20},
+    ],
+)
+def test_damaged_groups_are_one_line(tmp_path, changes):
+    content = json.loads(groups(np.ones((3, 20))).model_dump_json())
+    (tmp_path / "groups.json").write_text(json.dumps(content | {"layers": content["layers"] | changes}))
+    with pytest.raises(InputError, match=r"groups\.json.*layers") as error:
+        read_groups(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Evaluated:
+    """An evaluation of (L+1, B) scores that are better when lower, with those of the validation data their means."""
+    depth = len(scores) - 1
+    rows = {"0.0": scores.mean(1).tolist(), "1.0": scores.mean(1).tolist()}
+    known: dict = {"method": method, "model": f"RoBERTa-{depth}", "metric": "rmse", "higher_is_better": False}
+    known |= {"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"], "layer_metrics": rows}}
+    known |= {"layers_needed": {"noise": 1.0, "within": {}}}
+    return Evaluated(name, Summary(**SUMMARY | known | changes), groups(scores))
+
+
+def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
+    levels = np.ones(20) + np.linspace(-0.001, 0.001, 20)
+    scores = np.array([2, 1.3, 1.015, 1.0])[:, None] * levels
+    runs = [
+        evaluated("cut", "erm", scores[:3]),  # its own last layer would be its best
+        evaluated("other-seed", "erm", scores, seed=1),
+        evaluated("plain", "erm", scores),
+        evaluated("linear", "linear", 0.99 * scores),
+        evaluated("another", "linear", scores, recipe="text-ut"),
+    ]
+    needed = [summary.layers_needed for summary in held_to_plain(runs)]
+    assert [each.baseline for each in needed if each] == ["plain", None, None, "plain", None]
+    cut, linear = needed[0], needed[3]
+    assert cut and cut.within == {1: None, 2: 2, 5: 2}
+    assert cut.chosen[1] is None and (cut.chosen[2].layer, cut.chosen[2].state) == (2, "proven")  # type: ignore[union-attr]
+    assert linear and linear.chosen[1].layer == linear.within[1] == 2  # type: ignore[union-attr]
+    of_seed = held_to_plain([runs[1], runs[3]])[1]
+    assert "against the full depth of other-seed of seed 1" in of_seed.answer

@@ -157,7 +157,7 @@ def test_a_language_models_exits_are_read_by_tiles(size, monkeypatch):
     inputs, target = task.inputs(batch), task.target(batch)
     seen, rows = [], []
     read = model.readout
-    monkeypatch.setattr(type(model), "readout", lambda self, hidden: rows.append(len(hidden)) or read(hidden))
+    monkeypatch.setattr(type(model), "readout", lambda self, hidden, **layer: rows.append(len(hidden)) or read(hidden))
     monkeypatch.setattr(layers, "rows_per_tile", lambda vocabulary: size)
     with torch.no_grad():
         tiled, last = read_exits(model, inputs, task, target, watch_rows=seen.append)

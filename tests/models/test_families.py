@@ -1,10 +1,14 @@
 """Laws that every row of the tables of families obeys, against Transformers' own forward pass, loss and gradient."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -13,12 +17,21 @@ from transformers import (
 
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
-from descend.models import LayeredCausalLM
+from descend.models import (
+    LayeredCausalLM,
+    LayeredClassifier,
+    MeanPooledConfig,
+    MeanPooledForSequenceClassification,
+    images,
+)
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
 from descend.models.first_layers import keep_first, plain_output
+from descend.models.layered import PLACES
 from descend.models.library import PER_LAYER, logits_of
-from tests.support.networks import CAUSAL, CONFIGS, OWN_ATTENTION, WIDE, causal, network
+from descend.models.own_exits import MARK
+from descend.run import export_model
+from tests.support.networks import CAUSAL, CONFIGS, IMAGES, OWN_ATTENTION, PIXELS, WIDE, causal, image_network, network
 
 TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
 CASES = [
@@ -26,6 +39,7 @@ CASES = [
     *(("language", name) for name in language.FAMILIES),
     *(("tokens", name) for name in TOKENS),
     *(("answer", name) for name in TOKENS),
+    *(("image", name) for name in images.FAMILIES),
 ]
 AUTO = {"tokens": AutoModelForTokenClassification, "answer": AutoModelForQuestionAnswering}
 
@@ -35,6 +49,8 @@ def made(head, family, **settings):
     if head == "language":
         # Gemma 2 caps its attention, which SDPA can't.
         built = causal(family, "eager" if family == "gemma2" else "sdpa", **settings)
+    elif head == "image":
+        built = image_network(family, **settings)
     else:
         auto = AUTO.get(head, AutoModelForSequenceClassification)
         built = network(family, labels=2 if head == "answer" else 3, auto=auto, **settings)
@@ -46,8 +62,10 @@ def made(head, family, **settings):
 
 
 def batch_of(head, padded):
-    """Four texts and their labels; token 1 is padding."""
+    """Four texts or images, and their labels; token 1 is padding."""
     generator = torch.Generator().manual_seed(0)
+    if head == "image":
+        return {"pixel_values": torch.randn(4, 3, 8, 8, generator=generator)}, {"labels": torch.tensor([0, 2, 1, 1])}
     ids = torch.randint(5, 40, (4, 9), generator=generator)
     mask = torch.ones_like(ids)
     if padded:
@@ -67,6 +85,7 @@ def batch_of(head, padded):
 def test_all_families_are_tested():
     assert {name for head, name in CASES if head == "class"} == CONFIGS.keys()
     assert {name for head, name in CASES if head == "language"} == CAUSAL.keys()
+    assert images.FAMILIES.keys() == IMAGES.keys()
     assert len(TOKENS) == 8
 
 
@@ -199,6 +218,39 @@ def test_modernbert_reads_its_first_token_or_the_mean(mean, padded):
     torch.testing.assert_close(last, own(input_ids=inputs["input_ids"]).logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("family", images.FAMILIES)
+@torch.no_grad()
+def test_noise_on_an_image_goes_on_its_embedded_patches(family):
+    """Not on [CLS], registers and positions; and images leave early as texts do."""
+    own = made("image", family)
+    layers, task = resolve(own, None, None)
+    inputs, _ = batch_of("image", False)
+    patches = layers.get_input_embeddings()
+    clean = patches(inputs["pixel_values"])
+    with GaussianNoise(0.5, sigma=clean.std().item(), seed=1).on(layers):
+        states = layers.layer_outputs(inputs)
+    exits = torch.stack(list(layers.predictions(inputs)))
+    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
+    others = states[0].shape[1] - clean.shape[1]
+    moved = (states[0] - layers.layer_outputs(inputs)[0]).abs().amax(-1) > 0
+    assert others >= 1 and not moved[:, :others].any() and moved[:, others:].all()
+    assert left.tolist() == [1, 2, 3, 3] and task.metric == "accuracy"
+    torch.testing.assert_close(logits, exits[left, torch.arange(4)])
+
+
+@pytest.mark.parametrize("family", images.FAMILIES)
+@torch.no_grad()
+def test_a_model_made_for_another_size_is_the_one_that_interpolates(family, tmp_path):
+    own = made("image", family)
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    interpolates = {} if family.startswith("dino") else {"interpolate_pos_encoding": True}
+    expected = own(pixels, **interpolates).logits
+    images.resized(own, 16).save_pretrained(tmp_path)
+    loaded = type(own).from_pretrained(tmp_path)
+    assert loaded.config.image_size == 16
+    torch.testing.assert_close(loaded(pixels).logits, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
 def test_a_decoder_reads_the_last_token_wherever_the_padding_is(side):
@@ -237,6 +289,7 @@ def test_a_batch_as_large_as_debertas_relative_positions_leaves_early():
     torch.testing.assert_close(logits, exits[left, torch.arange(8)])
 
 
+TEACHER = {"architectures": ["DeiTForImageClassificationWithTeacher"]}
 SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
 FUNNEL = {"vocab_size": 40, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "block_sizes": [1, 1]}
 GEMMA3N = {"vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "head_dim": 8}
@@ -255,6 +308,9 @@ GEMMA3N |= {"layer_types": ["full_attention"] * 3, "pad_token_id": 0, "altup_num
         (AutoModelForSequenceClassification, "albert", WIDE | {"num_hidden_groups": 3}, "num_hidden_groups 3"),
         (AutoModelForSequenceClassification, "albert", WIDE | {"inner_group_num": 2}, "inner_group_num 2"),
         (AutoModelForSequenceClassification, "llama", WIDE, r"pad_token_id.*none"),
+        (AutoModelForImageClassification, "swin", {"embed_dim": 8, "depths": [1], "num_heads": [1]}, r"vit.*'swin'"),
+        (AutoModelForImageClassification, "deit", PIXELS | TEACHER, r"ForImageClassification; got DeiT.*Teacher"),
+        (AutoModel, "vit", PIXELS, r"ForImageClassification; got ViTModel"),
         (AutoModelForTokenClassification, "qwen2", WIDE, r"distilbert.*modernbert.*'qwen2'"),
         (AutoModelForCausalLM, "qwen3_moe", WIDE | CAUSAL["qwen3_moe"] | {"output_router_logits": True}, "experts"),
     ],
@@ -263,3 +319,120 @@ def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, m
     with pytest.raises(InputError, match=message) as refused:
         resolve(auto.from_config(AutoConfig.for_model(kind, **settings)), None, None)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if not name.startswith("descend-")))
+@torch.no_grad()
+def test_a_readout_of_the_mean_obeys_the_laws_around_every_family(family, tmp_path):
+    """Exit L is the model's own output, also with early exits and tempered; the first K layers alone are exit K."""
+    encoder = made("class", family).base_model
+    given = deepcopy(encoder.config)  # as it is read from a folder, before the encoder is made
+    given._attn_implementation = None
+    own = MeanPooledForSequenceClassification(MeanPooledConfig(given, num_labels=3), encoder).eval()
+    layers, _ = resolve(own, None, None)
+    inputs, _ = batch_of("class", padded=True)
+    exits = torch.stack(list(layers.predictions(inputs)))
+    torch.testing.assert_close(exits[-1], own(**inputs).logits, rtol=1e-5, atol=1e-5)
+    mean = [
+        row[mask].mean(0)
+        for row, mask in zip(own.base_model(**inputs).last_hidden_state, inputs["attention_mask"].bool(), strict=True)
+    ]
+    torch.testing.assert_close(exits[-1], own.score(torch.stack(mean)), rtol=1e-5, atol=1e-5)
+    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
+    assert left.tolist() == [1, 2, 3, 3]
+    torch.testing.assert_close(logits, exits[left, torch.arange(4)], rtol=1e-5, atol=1e-5)
+    with layers.tempered(2.0):
+        torch.testing.assert_close(own(**inputs).logits, exits[-1] / 2, rtol=1e-5, atol=1e-5)
+    keep_first(layers, 2)
+    own.save_pretrained(tmp_path)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert loaded.config.num_hidden_layers == LayeredClassifier(loaded).depth == 2
+    torch.testing.assert_close(loaded(**inputs).logits, exits[2], rtol=1e-5, atol=1e-5)
+
+
+# --- own exits
+
+WEIGHTS = [0.0, 0.3, 0.7, 1.0]
+
+
+def own(head, family, moved=0.0):
+    """A model with own exits, which differ from its readout by noise of this size, and its layers."""
+    model = made(head, family)
+    layers, _ = resolve(model, None, None)
+    layers.give_own_exits()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in layers.own_exits.parameters():
+            parameter.add_(moved * torch.randn(parameter.shape, generator=generator))
+    return model, layers
+
+
+def read(layers, inputs):
+    with torch.no_grad():
+        return torch.stack(list(layers.predictions(inputs)))
+
+
+@pytest.mark.parametrize(("head", "family"), CASES)
+def test_new_own_exits_read_what_the_shared_one_reads(head, family):
+    shared, _ = resolve(made(head, family), None, None)
+    model, layers = own(head, family)
+    inputs, _ = batch_of(head, padded=True)
+    torch.testing.assert_close(read(layers, inputs), read(shared, inputs), rtol=1e-5, atol=1e-5)
+    assert len(layers.own_exits) == layers.depth == 3
+    tied = {id(each) for each in layers.own_exits.parameters()} & {id(each) for each in shared.parameters()}
+    assert not tied and getattr(model.config, MARK)
+
+
+@pytest.mark.parametrize(("head", "family"), CASES)
+def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family):
+    model, layers = own(head, family, moved=0.1)
+    inputs, labels = batch_of(head, padded=True)
+    parameters = dict(model.named_parameters())
+    of_exits = {name for name in parameters if name.startswith("exits.")}
+    total = Objective(model).eval()(WEIGHTS, **inputs, **labels)
+    torch.testing.assert_close(
+        total.lagrangian.item(), sum(w * s for w, s in zip(WEIGHTS, total.sums, strict=True)), rtol=1e-5, atol=1e-4
+    )
+    found = torch.autograd.grad(total.lagrangian, [*parameters.values()], allow_unused=True)
+    slopes = {name: slope for name, slope in zip(parameters, found, strict=True) if slope is not None}
+    assert of_exits <= slopes.keys()
+
+    # The same by hand: each exit's loss alone. Inner exits of a language model leave its head as it is.
+    task, batch = resolve(model, None, None)[1], {**inputs, **labels}
+    given, target = task.inputs(batch), task.target(batch)
+    expected = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    for layer, (weight, hidden) in enumerate(zip(WEIGHTS, layers.layer_outputs(given), strict=True)):
+        if head == "language":
+            rows = layers.head_input(hidden.flatten(0, 1)[given[PLACES]], layer)
+            module = layers.last_of_head
+            fixed = {name: each.detach() for name, each in module.named_parameters()}
+            logits = module(rows) if layer == 3 else torch.func.functional_call(module, fixed, rows)
+            prediction = layers.family.scale(layers.config, logits)
+        else:
+            prediction = list(layers.predictions(given))[layer]
+        loss = task.losses(prediction, target).sum()
+        found = torch.autograd.grad(loss, [*parameters.values()], retain_graph=True, allow_unused=True)
+        for name, slope in zip(parameters, found, strict=True):
+            if slope is not None:
+                expected[name] += slope * (1.0 if name in of_exits else weight)
+    for name, slope in slopes.items():
+        scale = max(1.0, expected[name].abs().max().item())
+        torch.testing.assert_close(slope, expected[name], rtol=1e-3, atol=1e-4 * scale, msg=name)
+
+
+@pytest.mark.parametrize(("head", "family"), CASES)
+def test_saved_exits_are_loaded_again_and_exported(head, family, tmp_path):
+    model, layers = own(head, family, moved=0.2)
+    inputs, _ = batch_of(head, padded=True)
+    expected = read(layers, inputs)
+    assert not torch.allclose(expected[1], read(resolve(made(head, family), None, None)[0], inputs)[1], atol=1e-2)
+    model.save_pretrained(tmp_path / "model")
+    again = type(model).from_pretrained(tmp_path / "model").eval()
+    torch.testing.assert_close(plain_output(again, inputs), expected[-1], rtol=1e-5, atol=1e-5)  # Transformers alone
+    torch.testing.assert_close(read(resolve(again, None, None)[0], inputs), expected, rtol=1e-5, atol=1e-5)
+    for layer in (1, 3):
+        export_model(model, layer, tmp_path / f"first-{layer}")
+        cut = type(model).from_pretrained(tmp_path / f"first-{layer}").eval()
+        assert not hasattr(cut.config, MARK) and resolve(cut, None, None)[0].own_exits is None
+        torch.testing.assert_close(plain_output(cut, inputs), expected[layer], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(read(layers, inputs), expected)  # the model itself is not changed

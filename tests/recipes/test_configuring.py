@@ -3,11 +3,14 @@
 from dataclasses import FrozenInstanceError, asdict, fields, replace
 
 import pytest
+from transformers import PreTrainedConfig
 
 from descend import InputError, configure
 from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES, Recipe, Workload
+from descend.recipes.base import class_numbers
 from descend.run import stored
+from descend.tasks.text.splits import class_order
 from descend.training.config import DescentConfig
 
 ALIKE = [
@@ -88,7 +91,7 @@ def test_settings_that_are_not_there_are_named():
         configure("video-ut", data="generated", output_dir="run", eval_strategy="sometimes")
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if not RECIPES.needs_model(name)])
 def test_a_recipe_is_frozen_and_comes_back_from_its_settings(name):
     recipe = RECIPES[name](data="generated", depth=3)
     assert {each.name for each in fields(recipe)} == asdict(recipe).keys()
@@ -120,3 +123,30 @@ def test_a_recipe_resolves_without_changing_itself(tmp_path):
     trainer = setup.trainer()
     trainer.train()
     assert trainer.state.global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "names", "numbers"),
+    [
+        (12, {str(number) for number in range(12)}, list(range(12))),  # 2 before 10, each its own number
+        (12, {"10", "2", "0"}, [0, 2, 10]),
+        (3, {"1", "2", "3"}, [0, 1, 2]),  # LABEL_3 is not there: by place
+        (3, {"-1", "0", "1"}, [0, 1, 2]),
+        (2, {"pos", "neg"}, [0, 1]),
+        (["10", "9", "11"], {"9", "10", "11"}, [1, 0, 2]),
+        (["POSITIVE", "NEGATIVE"], {"neg", "pos"}, [1, 0]),
+        (["cats", "dogs", "cows"], {"Dogs", "cats"}, [1, 0]),
+        (["cats", "caterpillars", "dogs"], {"caterpillar", "dogs"}, None),  # a prefix is no name where classes lack
+        (["negative", "neutral"], {"ne", "neg"}, None),
+        (["neg", "pos"], {"neg", "neutral"}, None),
+        (3, {"neg", "pos"}, None),
+    ],
+)
+def test_classes_are_met_by_their_names_in_a_head(head, names, numbers):
+    labels = {"num_labels": head} if isinstance(head, int) else {"id2label": dict(enumerate(head))}
+    config, classes = PreTrainedConfig(**labels), class_order(names)
+    if numbers is not None:
+        assert list(class_numbers(config, classes, "model", "data")) == numbers
+        return
+    with pytest.raises(InputError, match=r"model knows the classes .* the model has none"):
+        class_numbers(config, classes, "model", "data")

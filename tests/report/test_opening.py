@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from descend.report import RunView, figures, group_runs
+from descend.report import RunView, figures, group_runs, write_page
+from descend.report.answer import answer
 from descend.report.frames import Frames, embed
 from descend.report.headline import evaluated_differently, headline
 from descend.report.intervals import GroupScores, Jackknife
@@ -217,3 +218,58 @@ def test_frames_of_every_method_have_their_numbers(tmp_path: Path) -> None:
     (_, first), (_, second), *_ = strip(group, pictures)
     assert [(still["label"], still["words"]) for still in first] == [(name, "RMSE 50.0") for name in methods.values()]
     assert second[0]["alt"] == "ERM, layer 1, RMSE 50.0"
+
+
+def needed(layer: int, state: str, **entries: object) -> dict:
+    """Summary entries of a run whose layer suffices within 2 points."""
+    choice = {"layer": layer, "state": state, "at_most": 3.26, "time": 0.5}
+    return {
+        "layers_needed": {
+            **{"noise": 0.15, "within": {"1": None, "2": layer, "5": layer}},
+            **{"chosen": {"1": None, "2": choice, "5": choice}, **entries},
+        }
+    }
+
+
+def test_a_section_begins_with_the_layers_that_suffice(tmp_path: Path) -> None:
+    held = needed(5, "open", baseline="runs/erm", seed=0) | {"kept": {"0.0": "proven", "0.15": "broken"}}
+    runs = [
+        fake_run(tmp_path / "erm", "erm", frames=False, **classifier() | needed(3, "proven")),
+        fake_run(tmp_path / "linear", "linear", frames=False, seed=1, **classifier() | held),
+        fake_run(tmp_path / "older", "linear", frames=False, **classifier()),
+    ]
+    views = [RunView.read(run) for run in runs]
+    (group,) = group_runs(views)
+    shown = answer(group)
+    assert shown and shown.table and shown.headline == "How many layers suffice"
+    assert shown.table.heads[:5] == ["Method", "Within 1 point", "Within 2 points", "Within 5 points", "All layers"]
+    rows = {
+        (row.cells[0].text, row.cells[0].note): [(cell.text, cell.note) for cell in row.cells[1:]]
+        for row in shown.table.bodies[0][1]
+    }
+    plain, linear = rows["ERM", ""], rows["Linear weights", "seed 1"]
+    assert plain[:2] == [("none", ""), ("3\u00a0of\u00a07", "certified, 3.5\u00a0ms")] and plain[4:] == [("–", "")] * 2
+    assert linear[1] == ("5\u00a0of\u00a07", "open, up to 3.3\u00a0worse, 5.5\u00a0ms")
+    assert linear[3:] == [("7", "7.5\u00a0ms"), ("proven", ""), ("broken", "")]
+    assert rows["Linear weights", "seed 0"][:3] == [("–", "")] * 3
+    words = " ".join(shown.lines)
+    assert "ERM to its own full depth; Linear weights to the full depth of erm of seed 0" in words
+    # A single run says it in the headline, and what was not asked for descent is neither feasible nor broken.
+    page = write_page([views[0]], tmp_path / "report.html").read_text().split("<script")[0]
+    assert "3 of 7 layers suffice within 2 points: certified</h2>" in page and "easible" not in page
+    assert 'class="verdict' not in page and "Had to reach" not in page and "Not trained by" in page
+    few = [("zero", 0, "proven"), ("refuted", 1, "broken")]
+    for name, layer, state in few:
+        fake_run(tmp_path / name, "linear", frames=False, **classifier() | needed(layer, state))
+    zero, refuted = (answer(group_runs([RunView.read(tmp_path / name)])[0]) for name, *_ in few)
+    assert zero and zero.table and zero.headline == "The embedding alone is within 2 points: certified"
+    assert refuted and refuted.table and refuted.headline == "1 of 7 layers do not suffice within 2 points"
+    cells = [shown.table.bodies[0][1][0].cells[2] for shown in (zero, refuted)]
+    assert [(cell.text, cell.note.split(",")[0]) for cell in cells] == [
+        ("the embedding alone", "certified"),
+        ("1\u00a0of\u00a07", "not enough"),
+    ]
+    older = answer(group_runs([views[2]])[0])
+    assert older and older.headline == "How many layers suffice was not measured"
+    asked = [RunView.read(fake_run(tmp_path / "asked", "constrained", frames=False))]
+    assert answer(group_runs(asked)[0]) is None

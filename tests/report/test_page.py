@@ -366,7 +366,7 @@ def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> N
     folders = []
     for method in ("erm", hostile, hostile):  # two of one method are told apart by a setting, in their labels
         settings = {hostile: f"{hostile} {len(folders)}", "same": hostile}
-        entries = classifier() | dict.fromkeys(names, hostile) | {"settings": settings}
+        entries = classifier() | dict.fromkeys(names, hostile) | {"settings": settings, "asked": True}
         name = f"{len(folders)} {HOSTILE[2]}".replace("/", "∕")
         folders.append(fake_run(tmp_path / name, method, seed=len(folders), frames=method == "erm", **entries))
     with Guarded(browser, write_page(folders, tmp_path / "report.html", hostile)) as visit:

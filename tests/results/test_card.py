@@ -162,6 +162,8 @@ COMMANDS = [
     "text-ut --data generated --noise 0.5 --no-load-best-model-at-end",
     "text-distilbert --data generated --preset paper --method erm --dataset mnli --report-to tensorboard",
     "llm-sft --data generated --dual-optim-args '{\"start\": 0}' --bf16 --dual-every epoch",
+    "text --data generated --model them/bert --keep-layers 2 --dataset mnli --pooling cls",
+    "lm --data generated --model them/llama --lora q_proj --noise 0.5 --learning-rate 1e-4",
 ]
 
 

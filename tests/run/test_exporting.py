@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from descend.cli import main
 from descend.errors import InputError
 from descend.models import UT, LayeredCausalLM, LayeredClassifier, ViTDenoiser
+from descend.results import read_summary
+from descend.results.findings import first_within
 from descend.run import export_model
-from descend.run.exporting import first_within
 from tests.support import own
 from tests.support.networks import causal, network
 from tests.support.texts import review_folder
@@ -260,17 +261,55 @@ def test_a_family_that_can_not_be_cut_is_refused_and_nothing_is_written(classifi
 
 
 @pytest.mark.parametrize(
-    ("values", "higher", "tolerance", "layer"),
+    ("values", "full", "higher", "tolerance", "layer"),
     [
-        ([0.5, 0.80, 0.90, 0.91], True, 1, 2),
-        ([0.5, 0.80, 0.8999, 0.91], True, 1, 3),
-        ([0.95, 0.80, 0.90, 0.91], True, 1, 2),  # the embedding is no model
-        ([0.5, 0.92, 0.10, 0.91], True, 1, 1),
-        ([9, 10.1, 10.0, 10.0], False, 1, 1),
-        ([9, 10.2, 10.0, 10.0], False, 1, 2),
-        ([9, 10.2, 10.0, 9.99], False, 0, 3),
-        ([9, 10.2, float("nan"), float("nan")], False, 1, 3),
+        ([0.5, 0.80, 0.90, 0.91], 0.91, True, 1, 2),
+        ([0.5, 0.80, 0.8999, 0.91], 0.91, True, 1, 3),
+        ([0.95, 0.92, 0.10, 0.91], 0.91, True, 1, 3),  # all deeper layers too
+        ([0.5, 0.80, 0.90, 0.91], 0.93, True, 2, 3),  # of a baseline
+        ([0.5, 0.80, 0.90, 0.91], 0.93, True, 1, None),
+        ([12, 10.1, 10.0, 10.0], 10.0, False, 1, 1),
+        ([9, 10.2, 10.0, 9.99], 9.99, False, 0, 3),
+        ([-0.9, -0.985, -1.0], -1.0, False, 2, 1),  # of the absolute value
+        ([9, 10.2, float("nan"), float("nan")], float("nan"), False, 1, None),
     ],
 )
-def test_the_smallest_layer_within_the_tolerance(values, higher, tolerance, layer):
-    assert first_within(values, higher, tolerance) == layer
+def test_the_smallest_layer_within_the_tolerance(values, full, higher, tolerance, layer):
+    assert first_within(values, full, tolerance, higher_is_better=higher) == layer
+
+
+def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(classifier, tmp_path, capsys):
+    auto = ["export", classifier, "--layers", "auto", "--tolerance", "2"]
+    words(capsys, "evaluate", classifier, "--noise", "1")
+    summary = read_summary(classifier)
+    assert summary.validation and summary.validation.samples == 12
+    chosen = summary.layers_needed.choice(2)
+    out, _ = words(capsys, *auto, "--out", tmp_path / "own")
+    assert f"K = {max(chosen.layer, 1)} of 3: " in out and "within 2 points of its own full depth" in out
+    assert "On test data: open within 2 points" in out  # so few texts certify nothing
+    out, _ = words(capsys, *auto, "--baseline", classifier, "--out", tmp_path / "held")
+    assert f"within 2 points of the full depth of {classifier}" in out
+    older = Path(shutil.copytree(classifier, tmp_path / "older"))  # before layers had scores
+    groups = json.loads((older / "groups.json").read_text())
+    groups["layers"]["scores"] = []
+    (older / "groups.json").write_text(json.dumps(groups))
+    out, _ = words(capsys, "export", older, *auto[2:], "--out", tmp_path / "again")
+    assert f"For a certificate of K on test data: descend evaluate {older} --model model." in out
+    content = json.loads((classifier / "summary.json").read_text())
+    better = Path(shutil.copytree(classifier, tmp_path / "better"))
+    known = content["validation"]
+    assert known["layer_metrics"] == {"1.0": known["metric"]}
+    again = f"noise. Type: descend evaluate {better} --noise 1"
+    for validation, refusal in (
+        (known | {"layer_metrics": {"1.0": [2.0] * 4}}, "no layer is within 2 points of the full depth of"),
+        (known | {"layer_metrics": {"0.0": [2.0] * 4}}, f"on validation data at γ = 1, this run's training {again}"),
+        (known | {"layer_metrics": {}}, again),
+        (known | {"samples": 7}, "was not evaluated on the 12 validation samples"),
+        (known | {"fingerprint": "of others"}, f"If it is a run on the same data, type: descend evaluate {better}"),
+        (None, "was not evaluated on the 12 validation samples"),
+    ):
+        (better / "summary.json").write_text(json.dumps(content | {"validation": validation}))
+        assert refusal in refused(
+            capsys, classifier, tmp_path / "none", "--layers", "auto", "--tolerance", "2", "--baseline", better
+        )
+    assert "--layers auto" in refused(capsys, classifier, tmp_path / "none", "--layers", "2", "--baseline", better)

@@ -7,6 +7,7 @@ from transformers import (
     AlbertConfig,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForSequenceClassification,
     BertConfig,
     DebertaV2Config,
@@ -22,7 +23,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from descend.models import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig
+from descend.models import DistilBertLinearConfig, MeanPooledConfig, RobertaLinearConfig, TextUTConfig
 from descend.models.library import PER_LAYER
 
 SMALL = {"vocab_size": 40, "max_position_embeddings": 20}
@@ -64,12 +65,31 @@ CONFIGS = {
     "qwen3": Qwen3Config(**DECODER, head_dim=8),
     "descend-distilbert-linear": DistilBertLinearConfig(**SMALL, **NARROW),
     "descend-roberta-linear": RobertaLinearConfig(**WIDE),
+    "descend-mean-pooled": MeanPooledConfig(BertConfig(**WIDE)),
     "descend-text-ut": TextUTConfig(vocab_size=40, hidden_size=16, num_hidden_layers=3, attention_size=8, tied=False),
 }
 
 
-OWN_ATTENTION = ("descend-text-ut", "deberta-v2")
-"""Families whose attention is their own, not one of Transformers' implementations."""
+PIXELS = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "image_size": 8, "patch_size": 4}
+PIXELS |= {"intermediate_size": 32, "mlp_ratio": 2}
+IMAGES = {
+    "vit": {},
+    "deit": {"architectures": ["DeiTForImageClassification"]},
+    "vit_msn": {},
+    "dinov2": {},
+    "dinov2_with_registers": {},
+}
+
+
+def image_network(family: str = "vit", labels: int = 3, **settings: Any) -> PreTrainedModel:
+    """A classifier of images of 8×8 pixels with 3 blocks and random weights."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **PIXELS | IMAGES[family] | {"num_labels": labels} | settings)
+    return AutoModelForImageClassification.from_config(config)
+
+
+OWN_ATTENTION = ("descend-mean-pooled", "descend-text-ut", "deberta-v2")
+"""Families that take masks (B, T) alone: their attention is their own, or they need the mask for more than that."""
 
 
 def network(

@@ -121,9 +121,16 @@ def lora(folder: Path, **args) -> DescentSFTTrainer:
     return language(folder, LORA, **args)
 
 
-MADE = {"video": video, "classifier": classifier, "language": language, "lora": lora}
+MADE = {
+    "video": video,
+    "classifier": classifier,
+    "language": language,
+    "lora": lora,
+    "own classifier": functools.partial(classifier, exits="own", max_grad_norm=0.05),
+    "own language": functools.partial(language, exits="own", max_grad_norm=0.05),
+}
 # Of each, samples of a micro-batch on one of two ranks.
-SIZES = {"video": 1, "classifier": 2, "language": 1, "lora": 1}
+SIZES = {"video": 1, "classifier": 2, "language": 1, "lora": 1, "own classifier": 2, "own language": 1}
 
 
 def whole(each: torch.Tensor) -> torch.Tensor:

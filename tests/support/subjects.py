@@ -7,7 +7,7 @@ from descend.evaluation.evaluate import Evaluator, Levels, Subject
 from descend.evaluation.layers import Batches, LayerLosses, measure
 from descend.results import Provenance
 
-PROVENANCE = Provenance(recipe="none", method="erm", seed=0, model="none")
+PROVENANCE = Provenance(recipe="none", method="constrained", seed=0, model="none")
 
 
 def batches(batch_size: int = 16, collate: Any = None) -> Batches:

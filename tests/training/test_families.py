@@ -17,7 +17,7 @@ from descend.evaluation.layers import Batches
 from descend.evaluation.probes import fit_probes
 from descend.tasks.text import TokenClassification, generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-from tests.support.networks import QUIET, causal, network
+from tests.support.networks import IMAGES, QUIET, causal, image_network, network
 from tests.support.tagging import HEADS, Tagger, texts
 
 NEW = ["gpt2", "gpt_neox", "olmo3", "phi", "qwen3_moe"]
@@ -152,6 +152,82 @@ def test_a_classifier_with_adapters_learns_under_constraints_and_is_probed(famil
     collate = one.data_collator
     probed = fit_probes(model, task, labelled(), labelled(12), GaussianNoise(0.5, 1.0), Batches(collate=collate))
     assert len(probed.probes) == 4
+
+
+# --- classifiers of images
+
+
+def pictures(count=24):
+    """Noise, brighter in the channel of the class."""
+    pixels = torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return [
+        {"pixel_values": each + (torch.arange(3) == place % 3)[:, None, None], "labels": place % 3}
+        for place, each in enumerate(pixels)
+    ]
+
+
+@pytest.mark.parametrize("family", IMAGES)
+def test_plain_training_on_images_is_transformers_own(family, tmp_path):
+    """In two micro-batches a step."""
+    trained = []
+    for kind, config in ((DescentTrainer, DescentConfig), (Trainer, TrainingArguments)):
+        settings = QUIET | {"max_steps": 3, "optim": "sgd", "learning_rate": 0.3, "per_device_train_batch_size": 4}
+        settings |= {"gradient_accumulation_steps": 2} | ({"method": "erm"} if kind is DescentTrainer else {})
+        one = kind(image_network(family), config(str(tmp_path), **settings), train_dataset=pictures())
+        before = [each.detach().clone() for each in one.model.parameters()]
+        one.train()
+        trained.append(list(one.model.parameters()))
+    assert max((new - old).abs().max() for old, new in zip(before, trained[1], strict=True)) > 1e-3
+    for one, other in zip(*trained, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+@pytest.mark.parametrize("family", ["vit", "dinov2"])
+def test_images_are_learned_under_constraints_and_noise_judged_and_probed(family, adapters, tmp_path):
+    model = image_network(family)
+    if adapters:
+        model = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=2, modules_to_save=["classifier"]))
+    one = DescentTrainer(
+        model,
+        DescentConfig(
+            str(tmp_path),
+            **QUIET | {"max_steps": 30, "learning_rate": 1e-2, "calibrate": True, "eval_strategy": "epoch"},
+        ),
+        noise=0.5,
+        train_dataset=pictures(),
+        eval_dataset=pictures(),
+    )
+    start = one.evaluate()
+    one.train()
+    end = one.evaluate()
+    assert end["eval_loss"] < start["eval_loss"] and end["eval_accuracy"] > 0.5 and "eval_feasible" in end
+    assert one.temperature is not None and one.sigma > 0
+    summary = evaluate(one, pictures(12), noise=(0, 1), name="made up")
+    assert summary.metric == "accuracy" and summary.verdict
+    batches = Batches(collate=one.data_collator)
+    probed = fit_probes(
+        one.objective.model, one.objective.task, pictures(), pictures(12), GaussianNoise(0.5, 1.0), batches
+    )
+    assert len(probed.probes) == 4
+
+
+def test_images_that_do_not_fit_and_losses_that_would_be_ignored_are_refused(tmp_path, caplog):
+    grey = [{"pixel_values": torch.zeros(1, 8, 8), "labels": 0}] * 2
+    texts_ = [{"input_ids": [5, 6], "labels": 0}] * 2
+    for data, message in (
+        (grey, r"3 channels.*\(1, 8, 8\)"),
+        (texts_, r"pixel_values.*input_ids"),
+        ([{"pixel_values": torch.zeros(3, 8, 8), "labels": 3}] * 2, r"label 3.*0 … 2"),
+    ):
+        with pytest.raises(InputError, match=message):
+            DescentTrainer(image_network(), DescentConfig(str(tmp_path), **QUIET), train_dataset=data)
+    own = image_network()
+    Objective(own).compile(backend="eager")
+    assert "torch_compile has no effect on ViTForImageClassification" in caplog.text
+    own.loss_function = lambda labels, logits, config, **others: logits.sum()
+    with pytest.raises(InputError, match=r"ViT.*loss"):
+        Objective(own)
 
 
 # --- token classification and question answering

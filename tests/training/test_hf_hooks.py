@@ -22,6 +22,7 @@ CHECKED = {"transformers": "5.23", "trl": "1.16"}
 TRANSFORMERS = {
     "_determine_best_metric": "metrics, trial",
     "_get_collator_with_removed_columns": "data_collator, description=None",
+    "_clip_grad_norm": "model",
     "_get_grad_norm": "model, grad_norm=None",
     "_get_output_dir": "trial",
     "_get_train_sampler": "train_dataset=None",

@@ -6,25 +6,27 @@ from typing import Any
 from descend.errors import InputError
 from descend.reading import refuse_file
 from descend.recipes import GENERATED
+from descend.settings import DIGITS
 
 DENOISERS = ("descend-ut", "descend-dust", "descend-vit")
 """The model types of the video recipes."""
 
 
-def check_data(data: str | None, *, hub: bool = False) -> None:
+def check_data(data: str | None, *, hub: bool = False, images: bool = False) -> None:
     """Refuse data that are not there.
 
     Args:
         data: A path, or `GENERATED`; None for a command that takes none.
         hub: Whether it may be a name on the Hub as well.
+        images: Whether it may be `DIGITS` as well.
 
     Raises:
         InputError: If there is no such file or folder.
     """
-    if data is None or data == GENERATED or Path(data).expanduser().exists():
+    if data is None or data == GENERATED or (images and data == DIGITS) or Path(data).expanduser().exists():
         return
     if not hub or data.startswith(("/", "./", "../", "~")) or data.count("/") > 1:
-        names = " or the name of a data set on the Hub" if hub else ""
+        names = " or the name of a data set on the Hub" if hub else f", {DIGITS}" if images else ""
         raise InputError(f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}.")
 
 
@@ -82,8 +84,9 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
     if (kind := entries.get("model_type")) is not None:
         judge = f"descend evaluate {folder} --task classification --data PATH" if classifier else "descend.evaluate"
         raise InputError(
-            f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. Judge it by "
-            f"{judge}{'' if classifier else ' in Python'}; in Python descend.run.export_model writes its first layers."
+            f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. How many layers "
+            f"it needs says descend evaluate {folder} --layers --data PATH. Judge it by {judge}"
+            f"{'' if classifier else ' in Python'}; in Python descend.run.export_model writes its first layers."
         )
     return None
 

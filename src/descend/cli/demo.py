@@ -65,5 +65,5 @@ def demo(words: Sequence[str]) -> None:
         with locked(folder):
             summary = run.evaluate(folder)
         print(line_of(summary), flush=True)
-        page = compare_runs(folders[: place + 1], options.out)
+        page, _ = compare_runs(folders[: place + 1], options.out)
         print(f"\nopen {page}" if place else f"first figures, of plain training alone: {page}\n", flush=True)

@@ -18,6 +18,11 @@ def export(words: Sequence[str]) -> None:
         {
             "run": dict(type=Path, help="folder of a trained run"),
             "--layers": dict(required=True, metavar="K", help="a number; or auto, the smallest within --tolerance"),
+            "--baseline": dict(
+                type=Path,
+                metavar="RUN",
+                help="with --layers auto: evaluated run to be compared with [its own full depth]",
+            ),
             "--tolerance": dict(
                 type=float,
                 help="with --layers auto: how much worse than full depth, on validation data at the training noise: "
@@ -33,6 +38,8 @@ def export(words: Sequence[str]) -> None:
         raise InputError(f"layers must be a whole number of at least 1, or auto; got {options.layers!r}.")
     if options.tolerance is not None and not auto:
         raise InputError("--tolerance goes with --layers auto; leave it out, or let it choose the layers.")
+    if options.baseline is not None and not auto:
+        raise InputError("--baseline goes with --layers auto; leave it out, or let it choose the layers.")
     if options.tolerance is not None and not 0 <= options.tolerance <= 100:
         raise InputError(f"tolerance must lie between 0 and 100, in percent; got {options.tolerance:g}.")
     check_run(options.run, options.model)
@@ -42,7 +49,7 @@ def export(words: Sequence[str]) -> None:
     check_export(options.run, None if auto else int(options.layers), options.out)
     if auto:
         tolerance = TOLERANCE if options.tolerance is None else options.tolerance
-        layers, lines = choose(options.run, tolerance, options.model)
+        layers, lines = choose(options.run, tolerance, options.model, options.baseline)
         print("\n".join(lines), flush=True)
     else:
         layers = int(options.layers)

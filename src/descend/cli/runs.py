@@ -4,15 +4,17 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.checks import check_data, check_run
+from descend.cli.checks import check_data, check_out, check_run
 from descend.cli.parsing import add_talk, command_parser, levels, read, talk
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
 
 if TYPE_CHECKING:
+    from descend.report import RunView
     from descend.results import Summary
 
 
@@ -35,10 +37,11 @@ def train(words: Sequence[str]) -> None:
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
     folder, summary = evaluated(words)
-    from descend.results.wording import needed_sentence
     from descend.run.in_memory import draw_page
 
-    print(f"{line_of(summary)} {needed_sentence(summary)}".rstrip())
+    print(line_of(summary))
+    if "--layers" in words:
+        print("\n".join(layer_rows(summary)))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
@@ -57,16 +60,23 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     parser = command_parser(
         "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.", "RUN [options]"
     )
-    parser.add_argument("run", type=Path, help="folder of a trained run, or with --task a model")
+    parser.add_argument("run", type=Path, help="folder of a trained run, or with --layers or --task a model")
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]")
     splits = ("test", "validation", "train")
     data.add_argument("--split", choices=splits, metavar="PART", default="test", help=f"{', '.join(splits)} [test]")
-    data.add_argument("--most", type=int, metavar="N", help="only N samples, evenly spaced [all]")
+    data.add_argument(
+        "--most", type=int, metavar="N", help="only N samples, evenly spaced [all; --layers: 1000 or 200]"
+    )
     model = parser.add_argument_group("model")
     model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
+    model.add_argument("--layers", action="store_true", help="how many layers a pretrained model needs, untrained")
+    model.add_argument("--image-size", type=int, metavar="N", help="with --layers: of images, in pixels [the model's]")
+    model.add_argument("--max-length", type=int, metavar="N", help="with --layers: of texts, in tokens [128; 256]")
     model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
-    model.add_argument("--dataset", choices=("imdb", "mnli"), help="with --task: kind of texts [by the files]")
+    model.add_argument(
+        "--dataset", choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
+    )
     model.add_argument("--baseline", type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]")
     noise = parser.add_argument_group("noise")
     noise.add_argument("--noise", metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]")
@@ -81,20 +91,50 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     exits.add_argument("--unseen", action="store_true", help="with --task and --risk: the model never saw the data")
     exits.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
     output = parser.add_argument_group("output")
+    output.add_argument("--out", type=Path, metavar="DIR", help="with --layers: folder of the results [NAME-layers]")
     output.add_argument("--frames", type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]")
     add_talk(output)
     options = vars(talk(parser.parse_args(words)))
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
-    folder = options.pop("run")
+    folder, out = options.pop("run"), options.pop("out")
+    if options.pop("layers"):
+        usual = {each.dest: each.default for each in parser._actions}
+        return _frozen(str(folder), out, options, usual)
+    if out is not None or any(options.pop(name) is not None for name in ("image_size", "max_length")):
+        raise InputError("--out, --image-size and --max-length go with --layers; a run knows its own. Leave them out.")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
-    check_data(options["data"], hub=recipe is None or recipe.startswith("text-"))
+    check_data(options["data"], hub=recipe is None or recipe.startswith("text"), images=recipe == "image")
     from descend import run
     from descend.results import locked
 
     with locked(folder) if folder.is_dir() else nullcontext():
         summary = run.evaluate(folder, **options, **more)
     return run.results_folder(folder, options["data"], options["task"]), summary
+
+
+def _frozen(model: str, out: Path | None, options: dict[str, Any], usual: dict[str, Any]) -> tuple[Path, "Summary"]:
+    """Evaluate a pretrained model as it is.
+
+    Args:
+        model: Its folder or name.
+        out: The folder of the results; None for the default.
+        options: The options of ``descend evaluate``.
+        usual: Their defaults.
+    """
+    of_recipe = ("dataset", "image_size", "max_length")
+    used = ("data", "most", *of_recipe)
+    if strange := [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]:
+        raise InputError(f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}.")
+    if options["data"] is None:
+        raise InputError("--layers needs data to read the model on: --data, as descend train text, image and lm take.")
+    check_data(options["data"], hub=True, images=True)
+    from descend import run
+
+    out = run.frozen_folder(model) if out is None else out
+    check_out(out / "summary.json")
+    settings = {name: options[name] for name in of_recipe if options[name] is not None}
+    return out, run.evaluate_frozen(model, options["data"], out, settings, most=options["most"])
 
 
 def compare(words: Sequence[str]) -> None:
@@ -109,13 +149,9 @@ def compare(words: Sequence[str]) -> None:
             "--out": dict(type=Path, required=True, help="folder for summary.json and report.html"),
         },
     )
-    page = compare_runs(options.runs, options.out)
-    from descend.evaluation.needed import held_to_plain
-    from descend.results.wording import needed_sentence
-
-    for run, summary in zip(options.runs, held_to_plain(options.runs), strict=True):
-        if words := needed_sentence(summary):
-            print(f"{run} ({summary.method}). {words}")
+    page, summaries = compare_runs(options.runs, options.out)
+    for run, summary in zip(options.runs, summaries, strict=True):
+        print(f"{run} ({summary.method}). {summary.answer or 'How many layers suffice was not measured.'}")
     print(page)
 
 
@@ -142,7 +178,7 @@ def report(words: Sequence[str]) -> None:
     comparison = read_comparison(folder)
     from descend.report import write_page
 
-    runs = [folder / each for each in comparison.folders] if comparison else [folder]
+    runs = _held([folder / each for each in comparison.folders])[1] if comparison else [folder]
     print(write_page(runs, folder))
 
 
@@ -155,7 +191,7 @@ def complete(words: Sequence[str]) -> None:
             "Answers of a language model to prompts, in AlpacaEval's form; or several models' side by side.",
             "RUN --prompts FILE --out FILE [options]",
             {
-                "run": dict(type=Path, nargs="?", help="folder of a trained run of llm-sft"),
+                "run": dict(type=Path, nargs="?", help="folder of a trained run of lm or llm-sft"),
                 "--prompts": dict(type=Path, help="a JSON list or lines of prompts, as alpaca_eval.json"),
                 "--compare": dict(type=Path, nargs="+", metavar="FILE", help="written answers, for one page"),
                 "--out": dict(type=Path, required=True, help="file to write; with --compare the page or its folder"),
@@ -194,7 +230,7 @@ def finish(trainer: Any) -> None:
     from descend.results import verdict_sentence
 
     verdict, out = trainer.verdict, trainer.args.folder
-    if not trainer.dual.problem.constrained:
+    if verdict.status == "not_asked":
         print(f"trained {out}")
         return
     print(f"trained {out}: {verdict_sentence(verdict, 'the validation data')}")
@@ -214,19 +250,49 @@ def finish(trainer: Any) -> None:
         print(f"WARNING: {out} ends {ends[verdict.status]}. {offer if best.is_dir() else none}", file=sys.stderr)
 
 
-def compare_runs(runs: Sequence[Path], out: Path) -> Path:
-    """Write the summary and the page of evaluated runs; returns the page."""
+def layer_rows(summary: "Summary") -> list[str]:
+    """A line for each layer: its metric on clean test data, and its share of the time."""
+    values = summary.layer_metrics[0.0]
+    best = (max if summary.higher_is_better else min)(values)
+    times = summary.latency.milliseconds if summary.latency else []
+    rows = []
+    for layer, value in enumerate(values):
+        share = f", {times[layer] / times[-1]:4.0%} of the time" if times else ""
+        rows.append(f"layer {layer:2}: {summary.metric} {value:.3f}{share}{' <- best' if value == best else ''}")
+    return rows
+
+
+def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]]:
+    """Write the summary and the page of evaluated runs.
+
+    Returns:
+        The page; and the summaries, with layers held to the plain training among the runs.
+    """
     from descend.results import SUMMARY_FILE, Comparison, read_summary
 
     check_free_for_page(out)
-    summaries = [read_summary(run) for run in runs]
+    for run in runs:  # before anything slow is imported
+        if not (run / SUMMARY_FILE).is_file():
+            read_summary(run)
+    evaluated, views = _held(runs)
     from descend.report import write_page
 
     out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
-    page = write_page(runs, out)  # first: it may refuse a run
-    Comparison(runs=summaries, folders=folders).write(out / SUMMARY_FILE)
-    return page
+    page = write_page(views, out)  # first: it may refuse a run
+    Comparison(runs=evaluated, folders=folders).write(out / SUMMARY_FILE)
+    return page, [view.summary for view in views]
+
+
+def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["RunView"]]:
+    """The runs' summaries as they are; and all that a page shows, with layers held to the plain training among them."""
+    from descend.evaluation.needed import Evaluated, held_to_plain
+    from descend.report import RunView
+
+    views = [RunView.read(run) for run in runs]
+    evaluated = [Evaluated(str(run), view.summary, view.groups) for run, view in zip(runs, views, strict=True)]
+    held = [replace(view, summary=summary) for view, summary in zip(views, held_to_plain(evaluated), strict=True)]
+    return [view.summary for view in views], held
 
 
 def check_free_for_page(out: Path) -> None:
@@ -242,7 +308,7 @@ def check_free_for_page(out: Path) -> None:
 
 
 def line_of(summary: "Summary") -> str:
-    """A run's summary in one line."""
+    """A run's summary in one line: its metric, how many layers suffice, and the verdict if it was asked for descent."""
     digits = 3 if summary.higher_is_better else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
     area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
@@ -254,5 +320,7 @@ def line_of(summary: "Summary") -> str:
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
     method = f"(last trained by Descend with {summary.method})" if summary.last_trained else summary.method
-    words = f"{summary.model} {method} on {summary.dataset}: {value}. {summary.verdict} {summary.certificate}"
-    return words.rstrip()
+    words = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
+    if summary.asked or not summary.answer:
+        words += [summary.verdict, summary.certificate]
+    return " ".join(filter(None, words))

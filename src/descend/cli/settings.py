@@ -29,18 +29,23 @@ if TYPE_CHECKING:
     from descend.recipes import Recipe
 
 GROUPS = {
-    "data": "data dataset validation_share window stride cache_dir tokenizer max_length truncate",
-    "model": "model pretrained depth tied hidden_size heads attention_size kernel atoms layer l1 l2 margin c dropout "
-    "readout lora lora_rank",
+    "data": "data dataset image_size validation_share window stride cache_dir tokenizer max_length truncate",
+    "model": "model keep_layers pooling pretrained depth tied hidden_size heads attention_size kernel atoms layer "
+    "l1 l2 margin c dropout readout exits lora lora_rank",
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
-    "settings of one method": "r_drop layer_dropout layer_dropout_schedule exit_scale exit_curriculum exit_rotation",
-    "training": "noise noise_is max_steps num_train_epochs learning_rate lr_scheduler_type warmup_steps "
+    "settings of one method": "inner_weight r_drop layer_dropout layer_dropout_schedule exit_scale exit_curriculum "
+    "exit_rotation",
+    "training": "noise noise_is max_steps num_train_epochs learning_rate head_lr_ratio lr_scheduler_type warmup_steps "
     "per_device_train_batch_size exit_share patience calibrate seed bf16 use_cpu",
     "output": "eval_steps save_steps",
 }
 """Group → the settings that ``--help`` shows, ours and the most used of Transformers, in this order."""
+
+HEADLESS = ("video-ut", "video-dust", "video-vit")
+"""Recipes whose models have no head of Transformers; others have the settings `OF_HEADS`."""
+OF_HEADS = ("exits", "head_lr_ratio")
 
 SPECIAL = {"data": "PATH", "cache_dir": "PATH", "dual_optim_args": "JSON", "alpha": "X", "dual_every": "N"}
 """What stands for the value of a setting whose type does not say it."""
@@ -89,10 +94,11 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
         check_recipe(words)
     recipe = words[0] if words and words[0] in RECIPES else None
     about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
+    model = "--model PATH_OR_NAME " if recipe and RECIPES.needs_model(recipe) else ""
     parser = command_parser(
         f"train {recipe}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
-        "--data PATH --out RUN [settings]",
+        f"{model}--data PATH --out RUN [settings]",
     )
     name = parser.add_argument("recipe", choices=list(RECIPES), help=argparse.SUPPRESS)
     name.completer = offered_recipes  # type: ignore[attr-defined]
@@ -100,10 +106,10 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(talk(parser.parse_args(list(words))))
     folder = "" if "out" in given else "Also give --out RUN, the folder of the run."
-    RECIPES.check_given(given["recipe"], given.get("data"), folder)
+    RECIPES.check_given(given["recipe"], given, folder)
     if folder:
         parser.error("the following arguments are required: --out")
-    check_data(given["data"], hub=given["recipe"].startswith("text-"))
+    check_data(given["data"], hub=given["recipe"].startswith("text"), images=given["recipe"] == "image")
     given["output_dir"] = given.pop("out")
     return given
 
@@ -135,6 +141,8 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
         everything: Whether help and completion show all of Transformers' arguments too.
     """
     known = known_settings(recipe) if recipe else {}
+    if recipe in HEADLESS:
+        known = {name: setting for name, setting in known.items() if name not in OF_HEADS}
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":

@@ -21,7 +21,7 @@ def tasks(words: Sequence[str]) -> None:
         "lm-eval's tasks for language models, over noise and at an exit; runs compared.",
         "RUN ... --tasks NAMES --out FILE [options]",
         {
-            "runs": dict(type=Path, nargs="+", metavar="RUN", help="folders of trained runs of llm-sft"),
+            "runs": dict(type=Path, nargs="+", metavar="RUN", help="folders of trained runs of lm or llm-sft"),
             "--tasks": dict(
                 required=True, metavar="NAMES", help="lm-eval's names or YAML files: arc_easy,my_task.yaml"
             ),

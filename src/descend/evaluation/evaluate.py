@@ -39,7 +39,7 @@ from descend.results.ownership import FRAMES_FILE
 from descend.tasks import Task
 
 PLAIN_ALPHA = 0.01
-"""The α for a model that was trained for no constraints: does every layer lower the loss at all?"""
+"""The α for a model whose training is unknown: does every layer lower the loss at all?"""
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Of the samples' ratios at a layer."""
@@ -66,7 +66,8 @@ class Subject:
         model: The model; its training mode is left as it was.
         task: Its loss and metric.
         data: Held-out samples.
-        problem: The constraints that the model was trained for; None for a verdict on `PLAIN_ALPHA`.
+        problem: The constraints of the training's settings; None to measure violations of `PLAIN_ALPHA`, which judge
+            nothing.
         noise: The training noise, at its level and with a seed that is the same for all models to be compared.
         levels: Levels γ of the robustness curve, in any order; its plain mean is the summary's ``mean``. The training
             level is measured too, but not in the mean unless listed.
@@ -146,6 +147,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
         noise=float(subject.noise.level),
         higher_is_better=subject.task.higher_is_better,
         seconds=results["latency"].milliseconds if "latency" in results else None,
+        validation=results.get("validation"),
     )
     entries = {name: result for name, result in results.items() if name in Summary.model_fields}
     summary = Summary(**content | entries)
@@ -164,12 +166,11 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     """The entries of ``summary.json`` that every evaluation has."""
     task, trained = subject.task, levels[subject.noise.level]
     problem = subject.problem or DescentProblem(subject.model.depth, PLAIN_ALPHA)
-    held = verdict(problem, trained)
+    asked = subject.problem is not None and subject.provenance.method == "constrained"
+    held = verdict(problem, trained, asked=asked)
     values = [levels[level].metrics[-1] for level in subject.curve]
     layer_metrics = {level: layers.metrics for level, layers in levels.items()}
     words = verdict_sentence(held, f"the {'training' if subject.split == 'train' else subject.split} data")
-    if subject.problem is None:
-        words = f"Held to {PLAIN_ALPHA:.0%} less loss at every layer, which its training did not ask: {words}"
     if binding := subject.provenance.binding:
         names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
         words += f" Binding (λ > 0 at the last step): {names}."
@@ -237,6 +238,7 @@ def by_group(subject: Subject, levels: Levels) -> Groups:
             losses=by_block(each.losses for each in levels.values()),
             scores=by_block(each.scores for each in levels.values()),
         ),
+        fingerprint=trained.fingerprint,
     )
 
 

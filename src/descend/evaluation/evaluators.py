@@ -16,7 +16,7 @@ from descend.evaluation.layers import evenly, measure, metric_value
 from descend.models import LayeredClassifier
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
-from descend.results import ByLevel, DecidedText, Decision, Decisions, TrainLosses
+from descend.results import ByLevel, DecidedText, Decision, Decisions, TrainLosses, Validation
 
 MOST_SAMPLES = 32
 """Samples to measure energies on, taken evenly: the average settles after few, and each needs another forward pass."""
@@ -42,6 +42,25 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
         for level in levels:
             totals[level] += task.score(subject.noise.at(level)(clean, indices=draws), target).double().sum().item()
     yield "input_metrics", {level: metric_value(task, total, size) for level, total in totals.items()}
+
+
+def on_validation(subject: Subject, levels: Levels, *, samples: Dataset) -> Iterator[tuple[str, Validation]]:
+    """The metric of each layer on validation data: there K is chosen, see `layers_needed`.
+
+    At all levels, so that a run may be the baseline of others that were trained at another noise.
+    """
+    noises = [subject.noise.at(level) for level in levels]
+    by_level = dict(zip(levels, measure(subject.model, subject.task, subject.batches.of(samples), noises), strict=True))
+    trained = by_level[subject.noise.level]
+    yield (
+        "validation",
+        Validation(
+            samples=len(samples),  # type: ignore[arg-type]
+            metric=trained.metrics,
+            layer_metrics={level: layers.metrics for level, layers in by_level.items()},
+            fingerprint=trained.fingerprint,
+        ),
+    )
 
 
 @torch.no_grad()

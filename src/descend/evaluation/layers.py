@@ -1,5 +1,6 @@
 """Losses and metrics of every layer on a data set, over noise levels."""
 
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,6 +74,7 @@ class LayerLosses:
             decisions.
         confidences: See ``decisions``.
         logits: Those of every layer, (S, L+1, C), and their targets, (S,), if they were asked for.
+        fingerprint: A hash of all targets in their order, whatever the batches.
     """
 
     losses: Tensor
@@ -82,9 +84,10 @@ class LayerLosses:
     decisions: Tensor | None = None
     confidences: Tensor | None = None
     logits: tuple[Tensor, Tensor] | None = None
+    fingerprint: str | None = None
 
     @classmethod
-    def of(cls, task: Task, columns: Columns, groups: Tensor, targets: Tensor) -> "LayerLosses":
+    def of(cls, task: Task, columns: Columns, groups: Tensor, targets: Tensor, fingerprint: str) -> "LayerLosses":
         """The values of all batches, put together.
 
         Args:
@@ -92,6 +95,7 @@ class LayerLosses:
             columns: For each name the values (N, L+1) of each batch.
             groups: (S,).
             targets: (S,); only read where the logits were kept.
+            fingerprint: Of all targets.
         """
         whole = {name: torch.cat(parts) for name, parts in columns.items()}
         scores = whole["scores"].double()
@@ -103,6 +107,7 @@ class LayerLosses:
             decisions=whole.get("decisions"),
             confidences=whole.get("confidences"),
             logits=(whole["logits"], targets) if "logits" in whole else None,
+            fingerprint=fingerprint,
         )
 
     def at_exits(self, exits: slice) -> "LayerLosses":
@@ -118,6 +123,7 @@ class LayerLosses:
             self.scores[:, exits].contiguous(),
             part(self.decisions),
             part(self.confidences),
+            fingerprint=self.fingerprint,
         )
 
     @property
@@ -249,6 +255,7 @@ def measure(
     levels: list[Columns] = [defaultdict(list) for _ in noises]
     all_groups: list[Tensor] = []
     targets: list[Tensor] = []
+    content = hashlib.blake2b(digest_size=8)
     seen = 0
     with evaluating(model):
         for batch in batches:
@@ -269,13 +276,14 @@ def measure(
                     progress.update(size)
             groups = task.groups(batch)
             all_groups.append(seen + owners if groups is None else groups.cpu()[owners])
+            content.update(target.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
             targets.append(target.cpu() if keep_logits else target[:0].cpu())
             # Of packed texts there are more than rows.
             seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
     if not any(len(part) for part in all_groups):
         raise InputError("expected a data set with at least one target to measure; got none.")
     shared = torch.cat(all_groups), torch.cat(targets)
-    return [LayerLosses.of(task, columns, *shared) for columns in levels]
+    return [LayerLosses.of(task, columns, *shared, content.hexdigest()) for columns in levels]
 
 
 def read_exits(
@@ -330,6 +338,6 @@ def _in_tiles(model: LayeredCausalLM, inputs: Any, target: Tensor) -> Iterator[I
     """For each exit of a language model its logits and their targets, a tile of rows at a time."""
     rows, size = inputs["places"], rows_per_tile(model.limits["vocabulary"])
     starts = range(0, max(len(rows), 1), size)  # a batch without a target has one empty tile
-    for state in model.layer_outputs(inputs):
+    for layer, state in enumerate(model.layer_outputs(inputs)):
         flat = state.flatten(0, -2)
-        yield ((model.readout(flat[rows[at : at + size]]), target[at : at + size]) for at in starts)
+        yield ((model.readout(flat[rows[at : at + size]], layer=layer), target[at : at + size]) for at in starts)

@@ -1,10 +1,11 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.stats import t as student
@@ -15,15 +16,24 @@ from descend.results import (
     CONFIDENCE,
     ENOUGH_GROUPS,
     GROUPS_FILE,
+    Choice,
     Groups,
     Kept,
     LayerGroups,
     LayersNeeded,
     Summary,
+    Validation,
     read_groups,
     read_summary,
 )
-from descend.results.findings import KEPT_WITHIN, WITHIN
+from descend.results.findings import KEPT_WITHIN, WITHIN, first_within
+
+SHARED = 1 - (1 - CONFIDENCE) / len(WITHIN)
+"""The confidence of each tolerance: that of the three together is `CONFIDENCE` (Bonferroni)."""
+
+
+PLAIN = ("erm", "probe")
+"""Methods of which the model hears the last layer's loss alone: what others are held against, in this order."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +44,15 @@ class Baseline:
         name: Its folder.
         data: The data set's name, its split, the kind of noise, and the metric.
         groups: Its ``groups.json``.
+        seed: The run's.
+        validation: Its layers on validation data; None where they were not measured.
     """
 
     name: str
     data: tuple[str, str, str, str]
     groups: Groups
+    seed: int | None = None
+    validation: Validation | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -50,10 +64,18 @@ class Baseline:
         Raises:
             InputError: If there was none, or a file is damaged.
         """
-        summary, groups = read_summary(folder), read_groups(folder)
+        return cls.taken(str(folder), read_summary(folder), read_groups(folder))
+
+    @classmethod
+    def taken(cls, name: str, summary: Summary, groups: Groups | None) -> Self:
+        """The same of files that are read already; ``name`` is the folder's.
+
+        Raises:
+            InputError: If there is no ``groups.json``.
+        """
         if groups is None:
-            raise InputError(f"the baseline {folder} has no {GROUPS_FILE}: evaluate it again.")
-        return cls(str(folder), _data(summary), groups)
+            raise InputError(f"the baseline {name} has no {GROUPS_FILE}: evaluate it again.")
+        return cls(name, _data(summary), groups, summary.seed, summary.validation)
 
     def of(self, data: tuple[str, str, str, str]) -> Self:
         """The baseline, for a model that is evaluated on these data.
@@ -69,6 +91,32 @@ class Baseline:
                 )
         return self
 
+    def full_depth(self, samples: int, fingerprint: str | None, noise: float) -> float:
+        """The last layer's metric on validation data, to which layers are held where K is chosen.
+
+        Args:
+            samples: How many validation samples the model was measured on.
+            fingerprint: That of their targets.
+            noise: The level γ at which it was.
+
+        Raises:
+            InputError: If the baseline was measured on others or not at this level.
+        """
+        measured = self.validation
+        levels = ",".join(f"{level:g}" for level in sorted({*self.groups.noise, noise}))
+        again = f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
+        if measured is None or (measured.samples, measured.fingerprint) != (samples, fingerprint):
+            raise InputError(
+                f"the baseline {self.name} was not evaluated on the {samples} validation samples on which K is chosen. "
+                f"If it is a run on the same data, type: {again}"
+            )
+        if noise not in measured.layer_metrics:
+            raise InputError(
+                f"the baseline {self.name} was not evaluated on validation data at γ = {noise:g}, this run's training "
+                f"noise. Type: {again}"
+            )
+        return measured.layer_metrics[noise][-1]
+
     def check_levels(self, levels: Iterable[float]) -> None:
         """Raise an `InputError` unless the baseline's layers were evaluated at these noise levels."""
         layers = self.groups.layers
@@ -79,6 +127,8 @@ class Baseline:
                 f"the baseline {self.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
                 "same levels, by --noise."
             )
+        if not np.isfinite([scores[-1] for scores in layers.scores]).all():
+            raise InputError(f"the baseline {self.name} diverged: its last layer is not finite. Give another.")
 
 
 @dataclass(frozen=True)
@@ -110,10 +160,11 @@ class Against:
 
         .. math:: M - m_l - x \quad\text{or, where less is better,}\quad m_l - (1+x)\,M
 
-        with (1+x)² where the metric is the root of the mean score. It is linear in the scores, so samples are paired.
-        Below 0 the layer is within the tolerance. Intervals are the jackknife's over blocks, with Student's t. Answers
-        that are right or wrong hardly differ between two layers, and their error may be 0 by chance: of G groups it
-        counts at least √(x(1−x)/G), that of a share x of changed answers.
+        with (1+x)² where the metric is the root of the mean score, and 1−x where M is negative. It is linear in the
+        scores, so samples are paired. Below 0 the layer is within the tolerance; one that is not finite is beyond any.
+        Intervals are the jackknife's over blocks, with Student's t. Answers that are right or wrong hardly differ
+        between two layers, and their error may be 0 by chance: of G groups it counts at least √(x(1−x)/G), that of a
+        share x of changed answers.
 
         Args:
             percent: The tolerance: points of a metric that is better when higher, else relative to the full depth.
@@ -126,10 +177,12 @@ class Against:
         if self.higher_is_better:
             sums = self.full[:, None] - self.scores - x * self.counts[:, None]
         else:
-            sums = self.scores - (1 + x) ** (2 if self.root else 1) * self.full[:, None]
+            sign = -1 if self.full.sum() < 0 else 1
+            sums = self.scores - (1 + sign * x) ** (2 if self.root else 1) * self.full[:, None]
         mean = sums.sum(0) / self.counts.sum()
+        lost = ~np.isfinite(self.scores.sum(0))
         if min(len(self.counts), self.groups) < ENOUGH_GROUPS:
-            return np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+            return np.where(lost, np.inf, np.nan), np.where(lost, np.inf, np.nan)
         with np.errstate(invalid="ignore"):  # of what has diverged
             error = standard_error(sums, self.counts)
         if self.higher_is_better:
@@ -137,32 +190,53 @@ class Against:
         if self.own:
             error[-1] = 0.0  # the last layer is its own full depth
         width = error * student.ppf(confidence, degrees_of_freedom(self.counts))
-        return mean - width, mean + width
+        return np.where(lost, np.inf, mean - width), np.where(lost, np.inf, mean + width)
 
     def needed(self) -> dict[int, int | None]:
         """For 1, 2 and 5 percent the smallest K from which on all layers are within it; None if none is.
 
         The layers are tested one after the other from the last one on, until one is not within the tolerance: a fixed
-        sequence of tests, each at the full confidence (Maurer, Hothorn and Lehmacher, 1995). The confidence of 95 % is
-        that of the three percents together (Bonferroni).
+        sequence of tests, each at the full confidence (Maurer, Hothorn and Lehmacher, 1995). It is `SHARED`.
         """
         smallest: dict[int, int | None] = {}
         for percent in WITHIN:
-            _, high = self.excess(percent, 1 - (1 - CONFIDENCE) / len(WITHIN))
+            _, high = self.excess(percent, SHARED)
             layer = len(high)
             while layer and high[layer - 1] <= 0:
                 layer -= 1
             smallest[percent] = layer if layer < len(high) else None
         return smallest
 
+    def state(self, layer: int, percent: float, confidence: float = SHARED) -> tuple[Kept, float]:
+        """Whether a layer and all deeper ones are within a tolerance, and how much worse they are at most, in percent.
+
+        *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself.
+        """
+        low, high = self.excess(percent, confidence)
+        most, x, full = high[layer:].max(), percent / 100, abs(self.full.sum() / self.counts.sum())
+        with np.errstate(divide="ignore", invalid="ignore"):  # where full depth makes no error
+            if self.higher_is_better:
+                most = x + most
+            elif self.root:
+                most = np.sqrt(np.maximum((1 + x) ** 2 + most / full, 0)) - 1
+            else:
+                most = x + most / full
+        state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
+        return state, 100 * float(most)
+
     def kept(self) -> Kept:
         """Whether the last layer is within 2 percent of the full depth: proven, open, or broken if that is excluded."""
-        low, high = self.excess(KEPT_WITHIN, CONFIDENCE)
-        return "proven" if high[-1] <= 0 else "broken" if low[-1] > 0 else "open"
+        return self.state(self.scores.shape[1] - 1, KEPT_WITHIN, CONFIDENCE)[0]
 
 
 def layers_needed(
-    groups: Groups, baseline: Baseline | None, *, noise: float, higher_is_better: bool, seconds: list[float] | None
+    groups: Groups,
+    baseline: Baseline | None,
+    *,
+    noise: float,
+    higher_is_better: bool,
+    seconds: list[float] | None,
+    validation: Validation | None = None,
 ) -> tuple[LayersNeeded, dict[float, Kept]]:
     """How many layers suffice, and at which noise levels the last one keeps the baseline's quality.
 
@@ -172,66 +246,105 @@ def layers_needed(
         noise: The level γ at which layers are counted.
         higher_is_better: Whether more of the metric is better.
         seconds: The time to each layer; None where it was not measured.
+        validation: The layers on validation data, on which K is chosen; None to choose none. None is chosen either
+            where the baseline was not measured on the same validation data at ``noise``.
 
     Returns:
         Both; without a baseline there is nothing to keep.
 
     Raises:
-        InputError: If the baseline was evaluated on other samples or other noise.
+        InputError: If the baseline was evaluated on other samples or other noise, or either by an older version.
     """
+    levels = held_to(groups, baseline, higher_is_better)
+    trained = levels[noise]
+
+    def share(layer: int | None) -> float | None:
+        return None if layer is None or seconds is None else seconds[layer] / seconds[-1]
+
+    chosen: dict[int, Choice | None] = {}
+    full = None
+    with suppress(InputError):  # a baseline without this validation data: no K is chosen
+        if validation:
+            known = validation.samples, validation.fingerprint
+            full = validation.metric[-1] if baseline is None else baseline.full_depth(*known, noise)
+    if validation and full is not None:
+        for percent in WITHIN:
+            layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
+            chosen[percent] = None
+            if layer is not None:
+                state, at_most = trained.state(layer, percent)
+                chosen[percent] = Choice(layer=layer, state=state, at_most=at_most, time=share(layer))
+    smallest = trained.needed()
+    needed = LayersNeeded(
+        baseline=None if baseline is None else baseline.name,
+        seed=None if baseline is None else baseline.seed,
+        noise=noise,
+        within=smallest,
+        time={percent: share(layer) for percent, layer in smallest.items()},
+        chosen=chosen,
+    )
+    return needed, {} if baseline is None else {level: against.kept() for level, against in levels.items()}
+
+
+def held_to(groups: Groups, baseline: Baseline | None, higher_is_better: bool) -> dict[float, Against]:
+    """A model's layers against a full depth, by noise level; arguments and errors are those of `layers_needed`."""
     ours = groups.layers
-    assert ours is not None
+    if ours is None or not ours.scores:
+        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     theirs = ours if baseline is None else _of_the_same(groups, baseline)
-    kept: dict[float, Kept] = {}
-    smallest: dict[int, int | None] = {}
-    for place, level in enumerate(ours.noise):
-        full = np.array(theirs.scores[theirs.noise.index(level)][-1])
-        against = Against(
+    return {
+        level: Against(
             np.array(ours.counts),
             np.array(ours.scores[place]).T,
-            full,
+            np.array(theirs.scores[theirs.noise.index(level)][-1]),
             groups.root,
             higher_is_better,
             groups=1 if groups.single else len(groups.counts),
             own=baseline is None,
         )
-        if baseline is not None:
-            kept[level] = against.kept()
-        if level == noise:
-            smallest = against.needed()
-    time = {
-        percent: None if layer is None or seconds is None else seconds[layer] / seconds[-1]
-        for percent, layer in smallest.items()
+        for place, level in enumerate(ours.noise)
     }
-    name = None if baseline is None else baseline.name
-    return LayersNeeded(baseline=name, noise=noise, within=smallest, time=time), kept
 
 
-def held_to_plain(folders: Sequence[Path]) -> list[Summary]:
+class Evaluated(NamedTuple):
+    """An evaluation: its folder, and the files in it."""
+
+    name: str
+    summary: Summary
+    groups: Groups | None
+
+
+def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
     """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
 
-    That is the first run of ``erm`` on the same data with the same seed, or with any. Runs of ``erm``, and those
-    without such a baseline, stay as they were evaluated.
+    That is the deepest run of `PLAIN` of the same model on the same data, with the same seed or with any. That run
+    itself, and those without such a baseline, stay as they were evaluated.
     """
-    summaries = [read_summary(folder) for folder in folders]
-    plain = [pair for pair in zip(folders, summaries, strict=True) if pair[1].method == "erm"]
+    plain = [run for run in runs if run.summary.method in PLAIN]
     held = []
-    for folder, summary in zip(folders, summaries, strict=True):
-        same = [pair for pair in plain if _data(pair[1]) == _data(summary)]
-        same.sort(key=lambda pair: pair[1].seed != summary.seed)  # in their order otherwise
-        groups = read_groups(folder)
-        if summary.method != "erm" and same and groups is not None and groups.layers is not None:
+    for _, summary, groups in runs:
+        same = [run for run in plain if _kind(run.summary) == _kind(summary)]
+        seed = summary.seed  # in their order otherwise
+        same.sort(key=lambda run: (-run.summary.depth, run.summary.seed != seed, PLAIN.index(run.summary.method)))
+        layers = None if groups is None else groups.layers
+        if same and same[0].summary is not summary and groups and layers and summary.train_noise in layers.noise:
             with suppress(InputError):  # other samples or levels: its own full depth stays
                 needed, kept = layers_needed(
                     groups,
-                    Baseline.read(same[0][0]),
+                    Baseline.taken(*same[0]),
                     noise=summary.train_noise,
                     higher_is_better=summary.higher_is_better,
                     seconds=summary.latency.milliseconds if summary.latency else None,
+                    validation=summary.validation,
                 )
                 summary = summary.model_copy(update={"layers_needed": needed, "kept": kept})
         held.append(summary)
     return held
+
+
+def _kind(summary: Summary) -> tuple[object, ...]:
+    """What a run has in common with its baseline: the data, and the model but for its depth."""
+    return *_data(summary), summary.recipe, summary.model.rpartition("-")[0], summary.settings.get("model")
 
 
 def _data(summary: Summary) -> tuple[str, str, str, str]:
@@ -244,12 +357,15 @@ def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
     assert ours is not None
     baseline.check_levels(ours.noise)
     assert theirs is not None
-    if not ours.scores:
-        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
     if (ours.counts, groups.counts) != (theirs.counts, baseline.groups.counts):
         raise InputError(
             f"the baseline {baseline.name} was evaluated on {sum(theirs.counts)} samples in "
             f"{len(baseline.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
             "both on the same data."
+        )
+    if None not in (prints := {groups.fingerprint, baseline.groups.fingerprint}) and len(prints) > 1:
+        raise InputError(
+            f"the baseline {baseline.name} was evaluated on other samples than this model, of the same number: their "
+            "targets differ. Evaluate both on the same data."
         )
     return theirs

@@ -13,13 +13,18 @@ from descend.jackknife import degrees_of_freedom
 from descend.results import CONFIDENCE, ENOUGH_GROUPS, VIOLATION_TOLERANCE, Verdict
 
 
-def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
+def verdict(problem: DescentProblem, layers: LayerLosses, *, asked: bool = True) -> Verdict:
     """Hold a model's measured losses against the problem that it was trained on.
 
     The violations are those of the mean losses, as in training. Their intervals are to first order (the delta method,
     exact in the difference form), with Student's t at 95 % simultaneously over the constraints. A bound that is the
     lowest or highest of several has an interval for each, joined as the bounds are: where they tie, the slope of the
     one that happens to be lower says too little. Below `ENOUGH_GROUPS` groups there are no intervals.
+
+    Args:
+        problem: The constraints.
+        layers: The measured losses.
+        asked: Whether training asked for these constraints; otherwise they describe the model and judge nothing.
 
     Raises:
         InputError: If there are fewer than two samples, or a layer's mean loss is negative.
@@ -38,6 +43,7 @@ def verdict(problem: DescentProblem, layers: LayerLosses) -> Verdict:
     undecided = ~broken & ~(high <= 0)  # an interval that is unknown decides nothing
     intervals = list(zip(low.tolist(), high.tolist(), strict=True))
     return Verdict(
+        asked=asked,
         violations=violations[1:].tolist(),
         violation_intervals=intervals[1:],
         cap=problem.cap,

@@ -57,7 +57,7 @@ def speculation(
             Drafts(layer=layer, acceptance=share, speed=None)
             for layer, share in enumerate((agreed / max(written, 1)).tolist() if written else [], start=1)
         ]
-        if layers and model.family.drafts:
+        if layers and model.family.drafts and model.own_exits is None:  # Transformers drafts with the last readout
             best = max(layers, key=lambda each: expected_speed(each.layer / model.depth, each.acceptance))
             drafted, spent = _answers(model, asked, assistant_early_exit=best.layer)
             speed = (_length(drafted, asked) / spent) / (written / seconds)
@@ -94,9 +94,9 @@ def agreements(model: LayeredCausalLM, answer: Tensor, prompt: Tensor) -> Tensor
     tokens = answer[:, :-1]
     states = model.layer_outputs({"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
     size = rows_per_tile(model.limits["vocabulary"])
-    for layer, hidden in enumerate(states[1:-1]):
+    for layer, hidden in enumerate(states[1:-1], start=1):
         for rows, right in zip(hidden[0, start - 1 :].split(size), written.split(size), strict=True):
-            count[layer] += (model.readout(rows).argmax(-1) == right).sum().item()
+            count[layer - 1] += (model.readout(rows, layer=layer).argmax(-1) == right).sum().item()
     return count
 
 

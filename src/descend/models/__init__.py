@@ -6,10 +6,13 @@ from descend.models.denoiser import Reconstruction, dct_dictionary
 from descend.models.dust import DUST, DUSTConfig
 from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.hooked import HookedModel, layered
+from descend.models.images import LayeredImageClassifier
 from descend.models.layered import LayeredModel
 from descend.models.linear_readout import (
     DistilBertLinearConfig,
     DistilBertLinearForSequenceClassification,
+    MeanPooledConfig,
+    MeanPooledForSequenceClassification,
     RobertaLinearConfig,
     RobertaLinearForSequenceClassification,
     TextUTConfig,
@@ -27,9 +30,12 @@ __all__ = [
     "HookedModel",
     "LayeredCausalLM",
     "LayeredClassifier",
+    "LayeredImageClassifier",
     "LayeredModel",
     "LayeredQuestionAnswerer",
     "LayeredTokenClassifier",
+    "MeanPooledConfig",
+    "MeanPooledForSequenceClassification",
     "Reconstruction",
     "RobertaLinearConfig",
     "RobertaLinearForSequenceClassification",

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models.library import LibraryModel
+from descend.models.own_exits import TRANSLATOR
 
 
 def _plain(config: Any, logits: Tensor) -> Tensor:
@@ -111,6 +112,25 @@ class LayeredCausalLM(LibraryModel):
         """The parts of the readout, which are the final norm and the head."""
         return nn.ModuleList([self.library.base_model.get_submodule(self.family.norm), self.last_of_head])
 
+    translates = True
+
+    @property
+    def copied(self) -> list[str]:
+        """The final norm."""
+        return [f"{self.library.base_model_prefix}.{self.family.norm}"]
+
+    def adopt(self, exit: nn.ModuleDict) -> None:
+        """Put an own exit in the place of the model's: its norm, and its square matrix multiplied into the head.
+
+        A head that shares its weight with the word embedding gets a weight of its own.
+        """
+        super().adopt(exit)
+        head: Any = self.last_of_head
+        matrix: Any = exit[TRANSLATOR].weight
+        weight = (head.weight.detach().double() @ matrix.detach().double()).to(head.weight.dtype)
+        head.weight = nn.Parameter(weight)
+        self.config.tie_word_embeddings = False
+
     @property
     def last_of_head(self) -> nn.Module:
         """The module that turns hidden states into logits, before they are scaled."""
@@ -124,7 +144,22 @@ class LayeredCausalLM(LibraryModel):
         """The mean cross-entropy over next tokens."""
         return super().cross_entropy(logits[:, :-1], {"labels": labels["labels"][:, 1:]})
 
-    def readout(self, hidden: Tensor) -> Tensor:
-        """The logits (…, V) that final norm and head read from one layer's output (…, H)."""
-        norm, head = self.head
-        return self.family.scale(self.config, head(norm(hidden)))
+    def readout(self, hidden: Tensor, *, layer: int | None = None) -> Tensor:
+        """The logits (…, V) that final norm and head read from one layer's output (…, H).
+
+        Args:
+            hidden: h_l.
+            layer: l, to read it by its own exit; None to read it as the last layer is.
+        """
+        return self.logits(self.head_input(hidden, layer))
+
+    def head_input(self, hidden: Tensor, layer: int | None) -> Tensor:
+        """The head's input (…, H): a layer's output after its norm, and after the square matrix of an own exit."""
+        normed = self.part(self.copied[0], layer)(hidden)
+        if self.own_exits is None or layer is None or layer == self.depth:
+            return normed
+        return self.own_exits[layer][TRANSLATOR](normed)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The logits (…, V) that the head makes of its input (…, H)."""
+        return self.family.scale(self.config, self.last_of_head(hidden))

@@ -1,6 +1,6 @@
 """Hugging Face classifiers whose every layer is read by the classifier's head."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.encoders import LayeredEncoder, read_by
+from descend.models.encoders import LayeredEncoder
+from descend.models.own_exits import EXITS
 
 SHARED = frozenset({"rel_embeddings"})
 """Arguments of a block that have no row for each text, although they may have as many rows as the batch."""
@@ -56,18 +57,19 @@ class LayeredClassifier(LayeredEncoder):
         """Each class once, (B,)."""
         return {"labels": torch.arange(len(tokens), device=tokens.device)}
 
-    def readout(self, hidden: Tensor, looks: Tensor | None = None) -> Tensor:
+    def readout(self, hidden: Tensor, looks: Tensor | None = None, *, layer: int | None = None) -> Tensor:
         """The logits (B, C) that the classifier's head reads from one layer's output (B, T, H).
 
         Args:
             hidden: h_l.
             looks: What `looks` gives for the batch, for a head on the mean or on the last token; None for no padding.
+            layer: l, to read it by its own exit; None to read it as the last layer is.
         """
-        return read_by(self.library, self.head, self.pooled(hidden, looks))
+        return self.read_by_head(self.pooled(hidden, looks, layer=layer), layer)
 
-    def pooled(self, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    def pooled(self, hidden: Tensor, looks: Tensor | None, *, layer: int | None = None) -> Tensor:
         """The head's input (B, H) at one layer's output (B, T, H), see `readout`."""
-        return self.family.pool(self.library, hidden, looks)
+        return self.family.pool(self.config, self.norm(layer), hidden, looks)
 
     reads_together = True
 
@@ -75,45 +77,54 @@ class LayeredClassifier(LayeredEncoder):
         """The logits (E, B, C) of E layers, by one call of the head."""
         looks = self.looks(inputs)
         pooled = torch.stack([self.pooled(hidden, looks) for hidden in states])
-        return read_by(self.library, self.head, pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
+        return self.read_by_head(pooled.flatten(0, 1), None).unflatten(0, pooled.shape[:2])
 
     @torch.no_grad()
     def temper(self, temperature: float) -> None:
-        """Divide all logits by a number from now on, by scaling the weights of the head's last linear layer.
+        """Divide all logits by a number from now on, by scaling the weights of each head's last linear layer.
 
         Args:
             temperature: τ > 0.
         """
-        for parameter in self._logit_layer[1].parameters():
+        for parameter in self._of_logits:
             parameter.div_(temperature)
 
     @contextmanager
     def tempered(self, temperature: float) -> Iterator[None]:
         """Divide the logits inside the ``with`` block; after it the weights are bit-identical to before."""
-        before = [parameter.detach().clone() for parameter in self._logit_layer[1].parameters()]
+        before = [parameter.detach().clone() for parameter in self._of_logits]
         self.temper(temperature)
         try:
             yield
         finally:
             with torch.no_grad():
-                for parameter, value in zip(self._logit_layer[1].parameters(), before, strict=True):
+                for parameter, value in zip(self._of_logits, before, strict=True):
                     parameter.copy_(value)
 
     @property
     def can_be_tempered(self) -> bool:
         """Whether the head's last layer is trained and saved; with PEFT, only if ``modules_to_save`` names it."""
-        return not hasattr(self.network, "peft_config") or "modules_to_save" in self._logit_layer[0]
+        return not hasattr(self.network, "peft_config") or "modules_to_save" in self._logit_layers()[-1][0]
+
+    def _logit_layers(self) -> list[tuple[str, nn.Linear]]:
+        """The last layers of the heads and their names; the model's comes last, with PEFT its trained copy."""
+        own = [] if self.own_exits is None else list(self.own_exits)
+        layers = [self._last_of_classes(exit.named_modules()) for exit in own]
+        rest = ((name, each) for name, each in self.network.named_modules() if not name.startswith(f"{EXITS}."))
+        return [*layers, self._last_of_classes(rest)]
+
+    def _last_of_classes(self, named: Iterable[tuple[str, nn.Module]]) -> tuple[str, nn.Linear]:
+        layers = [(name, each) for name, each in named if isinstance(each, nn.Linear)]
+        return [(name, each) for name, each in layers if each.out_features == self.config.num_labels][-1]
 
     @property
-    def _logit_layer(self) -> tuple[str, nn.Linear]:
-        """The head's last layer and its name; with PEFT, the trained copy of it if there is one."""
-        layers = [(name, module) for name, module in self.named_modules() if isinstance(module, nn.Linear)]
-        return [(name, layer) for name, layer in layers if layer.out_features == self.config.num_labels][-1]
+    def _of_logits(self) -> list[nn.Parameter]:
+        return [parameter for _, layer in self._logit_layers() for parameter in layer.parameters()]
 
-    def predictions(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    def read(self, states: Sequence[Tensor], inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The logits (B, C) of every layer."""
         looks = self.looks(inputs)
-        return (self.readout(hidden, looks) for hidden in self.layer_outputs(inputs))
+        return (self.readout(hidden, looks, layer=layer) for layer, hidden in enumerate(states))
 
     @property
     def _first_output(self) -> nn.Module:
@@ -137,8 +148,8 @@ class LayeredClassifier(LayeredEncoder):
         Returns:
             The logits (B, C) with which each row left, and the layer (B,) after which it left.
         """
-        tokens, looks = inputs["input_ids" if "input_ids" in inputs else "inputs_embeds"], self.looks(inputs)
-        size, layer, rows = len(tokens), 0, torch.arange(len(tokens), device=tokens.device)
+        given, looks = inputs[name if (name := self.main_input_name) in inputs else "inputs_embeds"], self.looks(inputs)
+        size, layer, rows = len(given), 0, torch.arange(len(given), device=given.device)
         left: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def here(value: Any) -> Any:
@@ -157,7 +168,7 @@ class LayeredClassifier(LayeredEncoder):
             nonlocal layer, rows
             hidden, others = (output[0], output[1:]) if isinstance(output, tuple) else (output, None)
             layer += 1  # a count of calls: a tied model has one block for all layers
-            logits = self.readout(hidden, here(looks))
+            logits = self.readout(hidden, here(looks), layer=layer)
             leaves = leave(layer, logits, rows) if layer < self.depth else torch.ones_like(rows, dtype=torch.bool)
             gone, staying = leaves.nonzero()[:, 0], (~leaves).nonzero()[:, 0]
             if len(gone):

@@ -9,8 +9,17 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.library import LOOKS, LibraryModel
-from descend.models.linear_readout import DistilBertLinearConfig, RobertaLinearConfig, TextUTConfig, masked_mean
+from descend.models.library import LOOKS, LibraryModel, check_family
+from descend.models.linear_readout import (
+    DistilBertLinearConfig,
+    MeanPooledConfig,
+    RobertaLinearConfig,
+    TextUTConfig,
+    masked_mean,
+)
+
+Norm = Callable[[Tensor], Tensor]
+"""A final norm, or the identity."""
 
 
 def _mask(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
@@ -26,22 +35,22 @@ def last_token(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
     return (places * (ids != config.pad_token_id)).argmax(-1)
 
 
-def _first(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return hidden[:, 0]
+def first(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    """The first token (B, H), normed."""
+    return norm(hidden[:, 0])
 
 
-def _mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return masked_mean(hidden, looks)
+def _mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return masked_mean(norm(hidden), looks)
 
 
-def _last(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
+def _last(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
     rows = torch.arange(len(hidden), device=hidden.device)
-    return model.base_model.norm(hidden[:, -1] if looks is None else hidden[rows, looks])
+    return norm(hidden[:, -1] if looks is None else hidden[rows, looks])
 
 
-def _first_or_mean(model: Any, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    norm = model.base_model.final_norm
-    return masked_mean(norm(hidden), looks) if model.config.classifier_pooling == "mean" else norm(hidden[:, 0])
+def _first_or_mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return (_mean if config.classifier_pooling == "mean" else first)(config, norm, hidden, looks)
 
 
 def _alone(pooled: Tensor) -> Tensor:
@@ -61,18 +70,11 @@ Head = tuple[str | Callable[[Tensor], Tensor], ...]
 """The parts of a head in the order of their calls: dotted names of modules of the Hugging Face model, or functions."""
 
 
-def read_by(model: nn.Module, head: Head, hidden: Tensor) -> Tensor:
-    """What a head reads from its input."""
-    for part in head:
-        hidden = model.get_submodule(part)(hidden) if isinstance(part, str) else part(hidden)
-    return hidden
-
-
 class Family(NamedTuple):
     """A row of `FAMILIES`: the parts of a model that have different names in each model family.
 
     Attributes:
-        pool: (classifier, hidden state (B, T, H), what ``looks`` gives) → the head's input (B, H), normed.
+        pool: (configuration, norm, hidden state (B, T, H), what ``looks`` gives) → the head's input (B, H), normed.
         head: The parts that make the logits (B, C) of the head's input.
         blocks: The dotted name of the blocks, from the model's ``base_model``.
         longest: Configuration → the longest text in tokens; None if the model has no positions.
@@ -85,7 +87,7 @@ class Family(NamedTuple):
         answer_head: The same for ``ForQuestionAnswering``. Empty for a family without such a class.
     """
 
-    pool: Callable[[Any, Tensor, Tensor | None], Tensor]
+    pool: Callable[[Any, Norm, Tensor, Tensor | None], Tensor]
     head: Head
     blocks: str
     longest: Callable[[Any], int] | None
@@ -104,26 +106,26 @@ _DECODER = Family(_last, ("score",), "layers", _positions, last_token, norm="nor
 
 FAMILIES: dict[str, Family] = {
     "distilbert": Family(
-        _first,
+        first,
         ("pre_classifier", F.relu, "dropout", "classifier"),
         "transformer.layer",
         _positions,
         token_head=("dropout", "classifier"),
         answer_head=("dropout", "qa_outputs"),
     ),
-    "bert": Family(_first, (_alone, "bert.pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS),
-    "roberta": Family(_first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "xlm-roberta": Family(_first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "electra": Family(_first, _ROBERTA, "encoder.layer", _positions, **_TOKENS),
+    "bert": Family(first, (_alone, "bert.pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS),
+    "roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "xlm-roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "electra": Family(first, _ROBERTA, "encoder.layer", _positions, **_TOKENS),
     "albert": Family(
-        _first,
+        first,
         ("albert.pooler", "albert.pooler_activation", "dropout", "classifier"),
         "encoder.albert_layer_groups",
         _positions,
         **_TOKENS,
     ),
     "deberta-v2": Family(
-        _first,
+        first,
         (_alone, "pooler", "dropout", "classifier"),
         "encoder.layer",
         _positions,
@@ -143,8 +145,9 @@ FAMILIES: dict[str, Family] = {
     "mistral": _DECODER,
     "qwen2": _DECODER,
     "qwen3": _DECODER,
-    DistilBertLinearConfig.model_type: Family(_first, _LINEAR, "transformer.layer", _positions),
-    RobertaLinearConfig.model_type: Family(_first, _LINEAR, "encoder.layer", _positions_after_padding),
+    DistilBertLinearConfig.model_type: Family(first, _LINEAR, "transformer.layer", _positions),
+    RobertaLinearConfig.model_type: Family(first, _LINEAR, "encoder.layer", _positions_after_padding),
+    MeanPooledConfig.model_type: Family(_mean, _LINEAR, "", None),  # the rest is its encoder's, see `family_of`
     TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
@@ -154,6 +157,26 @@ ROW = (
     "give descend.models.encoders.FAMILIES a row: what of a hidden state its head looks at, the head, where its blocks "
     "are, and its longest text"
 )
+
+
+def family_of(config: Any, families: Mapping[str, Family] = FAMILIES) -> Family:
+    """The row of a configuration; a mean-pooled classifier's has the blocks, norm and longest text of its encoder.
+
+    Raises:
+        InputError: If the encoder's family is not in the table.
+    """
+    row = families[config.model_type]
+    if not isinstance(config, MeanPooledConfig):
+        return row
+    check_family(config.encoder, families, ROW)
+    encoder = families[config.encoder.model_type]
+    longest = encoder.longest
+    return row._replace(
+        blocks=encoder.blocks,
+        longest=None if longest is None else lambda config: longest(config.encoder),
+        norm=encoder.norm,
+        after_first=encoder.after_first,
+    )
 
 
 class LayeredEncoder(LibraryModel):
@@ -182,12 +205,17 @@ class LayeredEncoder(LibraryModel):
                 f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
                 f"AutoModel{self.task_class}."
             )
-        groups = {name: getattr(self.config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
+        config = self.library.base_model.config
+        groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
         if any(count != 1 for count in groups.values()):
             raise InputError(
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
                 f"{', '.join(f'{name} {count}' for name, count in groups.items())}."
             )
+
+    def find_family(self) -> Family:
+        """The row of the model's family, see `family_of`."""
+        return family_of(self.config, self.families)
 
     @property
     def limits(self) -> dict[str, int]:
@@ -204,6 +232,31 @@ class LayeredEncoder(LibraryModel):
     def last_of_head(self) -> nn.Module:
         """The module that gives the logits."""
         return self.library.get_submodule(self.head[-1])
+
+    @property
+    def _norm_name(self) -> str | None:
+        """The dotted name of the norm after the last block; None if there is none."""
+        return None if self.family.norm is None else f"{self.library.base_model_prefix}.{self.family.norm}"
+
+    @property
+    def copied(self) -> list[str]:
+        """The norm and the head."""
+        return [*filter(None, [self._norm_name]), *(part for part in self.head if isinstance(part, str))]
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the head and of own exits."""
+        parts = [self.library.get_submodule(part) for part in self.head if isinstance(part, str)]
+        return [*super().head_parameters(), *(parameter for part in parts for parameter in part.parameters())]
+
+    def norm(self, layer: int | None) -> Norm:
+        """The norm that reads a layer, see `part`."""
+        return nn.Identity() if self._norm_name is None else self.part(self._norm_name, layer)
+
+    def read_by_head(self, hidden: Tensor, layer: int | None) -> Tensor:
+        """The logits that the head of a layer makes of its input."""
+        for part in self.head:
+            hidden = self.part(part, layer)(hidden) if isinstance(part, str) else part(hidden)
+        return hidden
 
     @property
     def is_decoder(self) -> bool:
@@ -241,11 +294,9 @@ class LayeredTokenModel(LayeredEncoder):
                 f"{self.config.model_type!r}. Use descend.layered(model, ...)."
             )
 
-    def readout(self, hidden: Tensor) -> Tensor:
+    def readout(self, hidden: Tensor, *, layer: int | None = None) -> Tensor:
         """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""
-        if self.family.norm is not None:
-            hidden = self.library.base_model.get_submodule(self.family.norm)(hidden)
-        return read_by(self.library, self.head, hidden)
+        return self.read_by_head(self.norm(layer)(hidden), layer)
 
 
 class LayeredTokenClassifier(LayeredTokenModel):

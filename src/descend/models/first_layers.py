@@ -16,7 +16,7 @@ PER_LAYER_TENSORS = ("projection", "feedforward", "dictionary", "leading")
 
 
 def keep_first(model: LayeredModel, layers: int) -> None:
-    """Remove all layers after the first K, in place; embeddings, final norm and head stay.
+    """Remove all layers after the first K, in place; embeddings, final norm and head stay, unless layer K has its own.
 
     The configuration gets K as its number of layers, and its lists with one entry for each layer get shorter. A model
     that shares one set of weights between all layers keeps its weights and runs K of L times.
@@ -35,6 +35,8 @@ def keep_first(model: LayeredModel, layers: int) -> None:
         raise InputError(
             f"expected a model of Transformers, a ViTDenoiser, a UT or a DUST; got {type(model).__name__}."
         )
+    if isinstance(model, LibraryModel):
+        model.keep_exits(layers)
     blocks = model.layer_modules
     # A model whose layers share weights has fewer modules than layers: all of them stay.
     if isinstance(blocks, nn.ModuleList) and len(blocks) == depth:
@@ -45,11 +47,15 @@ def keep_first(model: LayeredModel, layers: int) -> None:
             if tensor is not None:
                 rows = tensor.detach()[[*range(layers), *range(depth, len(tensor))]].clone()
                 setattr(model, name, nn.Parameter(rows) if isinstance(tensor, nn.Parameter) else rows)
-    config: Any = model.saved.config
+    # Of a mean-pooled classifier it is the encoder's; in all others base model and model have the same.
+    config: Any = model.saved.base_model.config
     for name in PER_LAYER:
         if value := getattr(config, name, None):
             setattr(config, name, value[:layers])
     setattr(config, "depth" if hasattr(config, "depth") else "num_hidden_layers", layers)
+    if stages := getattr(config, "stage_names", None):  # DINOv2's names of the embedding's and the blocks' outputs
+        config.stage_names = stages[: layers + 1]
+        config.set_output_features_output_indices(None, None)
 
 
 def merged(network: Any) -> PreTrainedModel:

@@ -1,7 +1,7 @@
 """The base class of wrappers around Hugging Face models."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from descend.errors import InputError
 from descend.models.layered import PLACES
 from descend.models.modules import WrappedModel, close, cuda_devices, evaluating
+from descend.models.own_exits import EXITS, MARK, attach, detach, key_of, load_saved
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
 """Packages whose models are known to compute backbone, then head, then cross-entropy."""
@@ -119,7 +120,14 @@ class LibraryModel(WrappedModel):
                 "can't be read by the head alone."
             )
         check_family(self.config, self.families, self.row)
-        self.family = self.families[self.config.model_type]
+        self.family = self.find_family()
+        if getattr(self.config, MARK, False) and self.own_exits is None:
+            self.give_own_exits()
+            load_saved(self.library)
+
+    def find_family(self) -> Any:
+        """The row of the model's family."""
+        return self.families[self.config.model_type]
 
     @property
     def library(self) -> Any:
@@ -160,10 +168,78 @@ class LibraryModel(WrappedModel):
         with nullcontext() if self.family.norm is None else without_norm(base.config):
             return base(**given, output_hidden_states=True).hidden_states
 
+    # --- the readout, and own exits
+
+    @property
+    def own_exits(self) -> Any:
+        """The own readouts of layers 0 … L−1, if they have some, see `descend.models.own_exits`; None if not."""
+        return getattr(self.library, EXITS, None)
+
+    @property
+    @abstractmethod
+    def copied(self) -> list[str]:
+        """The dotted names of the modules that an own exit has a copy of."""
+
+    translates: ClassVar[bool] = False
+    """Whether an own exit has a square matrix besides, because the head is too wide to copy."""
+
+    def give_own_exits(self) -> None:
+        """Give every inner layer an own readout, a copy of the last one's, unless it has one.
+
+        Raises:
+            InputError: If the model has adapters, beside which own exits would not be saved.
+        """
+        if self.library is not self.network:
+            raise InputError(
+                "own exits would not be saved beside adapters, which are saved alone. Train the whole model, or choose "
+                "shared exits."
+            )
+        if self.own_exits is None:
+            parts = {name: self.library.get_submodule(name) for name in self.copied}
+            attach(self.library, self.depth, parts, self.config.hidden_size if self.translates else None)
+
+    def keep_exits(self, layers: int) -> None:
+        """Make the own exit of layer K the model's readout, and keep those of the layers before it."""
+        if self.own_exits is not None and layers < self.depth:
+            self.adopt(self.own_exits[layers])
+            del self.own_exits[layers:]
+
+    def share_readout(self) -> None:
+        """Take own exits away: all layers are read as the last one is."""
+        if self.own_exits is not None:
+            detach(self.library)
+
+    def adopt(self, exit: nn.ModuleDict) -> None:
+        """Put the parts of an own exit in the place of the model's."""
+        for name in self.copied:
+            self.library.set_submodule(name, exit[key_of(name)])
+
+    def part(self, name: str, layer: int | None = None) -> nn.Module:
+        """A module of the readout of a layer by its dotted name; of the last layer's for None."""
+        own = self.own_exits
+        if own is None or layer is None or layer == self.depth or name not in self.copied:
+            return self.library.get_submodule(name)
+        return own[layer][key_of(name)]
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """The parameters of own exits."""
+        return [] if self.own_exits is None else list(self.own_exits.parameters())
+
+    @abstractmethod
+    def readout(self, hidden: Tensor, *, layer: int | None = None) -> Tensor:
+        """The logits read from one layer's output, by its own exit if the layer is named and has one."""
+
     def predictions(self, inputs: Mapping[str, Any]) -> Iterator[Tensor]:
         """The logits of every layer: (N, C) at the N ``places`` of B·T if ``inputs`` has them, otherwise (B, T, C)."""
-        states, places = self.layer_outputs(inputs), inputs.get(PLACES)
-        return (self.readout(hidden if places is None else hidden.flatten(0, 1)[places]) for hidden in states)
+        return self.read(self.layer_outputs(inputs), inputs)
+
+    def read(self, states: Sequence[Tensor], inputs: Mapping[str, Any]) -> Iterator[Tensor]:
+        """The same of given layer outputs h_0 … h_L."""
+        places = inputs.get(PLACES)
+        return (
+            self.readout(hidden if places is None else hidden.flatten(0, 1)[places], layer=layer)
+            for layer, hidden in enumerate(states)
+        )
 
     def probe_inputs(self) -> dict[str, Tensor]:
         """A small batch of 4 tokens a text without padding: one text for each class, up to `MOST_PROBES`."""
@@ -218,7 +294,7 @@ class LibraryModel(WrappedModel):
         network = self.library
         name = type(network).__name__
         inputs = self.probe_inputs()
-        labels = self.probe_labels(inputs["input_ids"])
+        labels = self.probe_labels(inputs[self.main_input_name])
         *_, read = self.predictions(inputs)
         try:
             outputs = network(**inputs, **labels)

@@ -1,4 +1,4 @@
-"""Classifiers of texts with the paper's linear readout: DistilBERT, RoBERTa, and UT on words (Sec. 5, B.3)."""
+"""Classifiers of texts with a linear readout: the paper's (Sec. 5, B.3), and one on the mean of all tokens."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForSequenceClassification,
     DistilBertConfig,
     DistilBertModel,
@@ -129,6 +130,74 @@ def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
         return hidden.mean(1)
     weights = mask.to(hidden.dtype)
     return torch.einsum("bth,bt->bh", hidden, weights) / weights.sum(1, keepdim=True).clamp(min=1)
+
+
+def _of_encoder(name: str) -> Any:
+    """A field of the encoder's configuration, to read and to change, as `resize_token_embeddings` does."""
+    return property(
+        lambda config: getattr(config.encoder, name), lambda config, value: setattr(config.encoder, name, value)
+    )
+
+
+class MeanPooledConfig(PreTrainedConfig):
+    """Configuration of `MeanPooledForSequenceClassification`.
+
+    Args:
+        encoder: The encoder's configuration, or its entries with ``model_type``.
+        dropout: Dropout rate of the pooled state.
+    """
+
+    model_type = "descend-mean-pooled"
+    has_no_defaults_at_init = True
+
+    def __init__(self, encoder: PreTrainedConfig | dict[str, Any], dropout: float = 0.1, **kwargs: Any):
+        self.take(AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder)
+        self.dropout = dropout
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # the trainer aligns them with the tokenizer's
+            kwargs.setdefault(name, getattr(self.encoder, name, None))
+        super().__init__(**kwargs)
+
+    def take(self, encoder: PreTrainedConfig) -> None:
+        """Make a configuration the encoder's."""
+        encoder.use_cache = False  # a decoder's keys and values, which a classifier needs once
+        encoder.dtype = None  # that of the whole model
+        encoder.name_or_path = ""  # saved it would name a folder of this machine
+        self.encoder = encoder
+
+    num_hidden_layers = _of_encoder("num_hidden_layers")
+    vocab_size = _of_encoder("vocab_size")
+
+
+class MeanPooledForSequenceClassification(LinearReadout):
+    """Any encoder that `AutoModel` loads, or a decoder, with one linear layer on the mean of its last hidden states.
+
+    Args:
+        config: Its configuration.
+        encoder: The pretrained encoder; None for a new one.
+    """
+
+    config_class = MeanPooledConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    # The encoder chooses its attention itself.
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
+    config: MeanPooledConfig
+
+    def __init__(self, config: MeanPooledConfig, encoder: PreTrainedModel | None = None):
+        super().__init__(config)
+        self.encoder: Any = (
+            AutoModel.from_config(config.encoder, trust_remote_code=False) if encoder is None else encoder
+        )
+        config.take(self.encoder.config)  # its own knows its attention, which makes its mask
+        if hasattr(self.encoder, "pooler"):
+            self.encoder.pooler = None  # it reads [CLS]
+        self.dropout = nn.Dropout(config.dropout)
+        self.score = nn.Linear(config.encoder.hidden_size, config.num_labels or 2)
+        self.post_init()
+
+    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """The mean (B, H) over the tokens that are no padding."""
+        return masked_mean(hidden, mask)
 
 
 class TextUTConfig(PreTrainedConfig):
@@ -282,6 +351,7 @@ class TextUTForSequenceClassification(LinearReadout, TextUTPreTrainedModel):
 for _config, _model in (
     (DistilBertLinearConfig, DistilBertLinearForSequenceClassification),
     (RobertaLinearConfig, RobertaLinearForSequenceClassification),
+    (MeanPooledConfig, MeanPooledForSequenceClassification),
     (TextUTConfig, TextUTForSequenceClassification),
 ):
     AutoConfig.register(_config.model_type, _config)

@@ -1,10 +1,13 @@
 """Load models from folders and the Hub: bounded sizes, safetensors only, no code, no pickles."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
+from transformers.utils import logging
 
 from descend.errors import InputError, reason
 from descend.reading import PICKLES, read_json
@@ -36,13 +39,25 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
     try:
         refuse_unsafe(source)
         # Set trust_remote_code: by default Transformers asks on the terminal whether to run a folder's code.
-        return kind.from_pretrained(source, trust_remote_code=False, use_safetensors=True, **settings)
+        with _quiet():
+            return kind.from_pretrained(source, trust_remote_code=False, use_safetensors=True, **settings)
     except InputError:
         raise
     # Any exception: a wrong value in config.json fails wherever it is first used.
     except Exception as error:
         why = reason(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {reason(error)}"
         raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. {why}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Transformers' tables of new and unused weights: callers know which head is new, and check the rest."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def refuse_unsafe(source: str | Path) -> None:

@@ -5,7 +5,7 @@ Importing this package is cheap. Recipes and the other names load torch and Tran
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from descend import settings
 from descend.errors import InputError
@@ -43,6 +43,7 @@ class _Entry(NamedTuple):
 
 _VIDEO = "PATH, a folder or file of videos"
 _TEXT = "NAME, a folder of texts with classes or its name on the Hub"
+_INSTRUCTIONS = "FILE, .json or .jsonl in Alpaca's form"
 
 
 class _Recipes(Mapping[str, "type[Recipe]"]):
@@ -91,12 +92,33 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
             "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained",
             _TEXT,
         ),
+        "image": _Entry(
+            "images",
+            "ImageRecipe",
+            settings.ImageSettings,
+            "image classification with a pretrained ViT, DeiT or DINOv2",
+            "PATH, a folder of images by class or of MNIST's IDX files, or --data digits",
+        ),
         "llm-sft": _Entry(
             "language",
             "InstructionRecipe",
             settings.InstructionSettings,
             "instruction tuning of a Llama-like language model, small from scratch or pretrained",
-            "FILE, .json or .jsonl in Alpaca's form",
+            _INSTRUCTIONS,
+        ),
+        "text": _Entry(
+            "text",
+            "ClassifierRecipe",
+            settings.ClassifierSettings,
+            "text classification with a pretrained model: BERT, RoBERTa, ModernBERT and others",
+            _TEXT,
+        ),
+        "lm": _Entry(
+            "language",
+            "LanguageModelRecipe",
+            settings.LanguageModelSettings,
+            "instruction tuning of a pretrained language model: Llama, Qwen and others",
+            _INSTRUCTIONS,
         ),
     }
 
@@ -128,22 +150,31 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         arguments = ("sft", "DescentSFTConfig") if entry.module == "language" else ("config", "DescentConfig")
         return (f"descend.recipes.{entry.module}", entry.name), (f"descend.training.{arguments[0]}", arguments[1])
 
-    def check_given(self, name: str, data: str | None, more: str = "") -> None:
-        """Refuse a recipe without data: generated data are used only where they are asked for.
+    def needs_model(self, name: str) -> bool:
+        """Whether a recipe trains a pretrained model, which must be named; imports nothing."""
+        return issubclass(self.settings(name), settings.PretrainedSettings)
+
+    def check_given(self, name: str, given: Mapping[str, Any], more: str = "") -> None:
+        """Refuse a recipe without data or model: generated data are used only where they are asked for.
 
         Args:
             name: The recipe.
-            data: The given data.
+            given: The given settings.
             more: What else is missing, a sentence for the end of the error.
 
         Raises:
-            InputError: If no data are given.
+            InputError: If no data are given, or no model to a recipe of pretrained models.
         """
-        if data is None:
+        model = ""
+        if self.needs_model(name) and given.get("model") is None:
+            model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
+        if given.get("data") is None:
             raise InputError(
                 f"{name} needs data; expected --data {self._entries[name].data}, or --data {GENERATED} for the "
-                f"generated ones that come with descend.{more and f' {more}'}"
+                f"generated ones that come with descend.{model and f' Also give {model}'}{more and f' {more}'}"
             )
+        if model:
+            raise InputError(f"{name} trains a pretrained model; expected {model}")
 
 
 RECIPES = _Recipes()

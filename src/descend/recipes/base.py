@@ -14,7 +14,7 @@ from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
-from descend.settings import GENERATED, SMALL, RecipeSettings, TrainingDefaults, WorkloadSettings
+from descend.settings import GENERATED, SMALL, PretrainedSettings, RecipeSettings, TrainingDefaults, WorkloadSettings
 from descend.tasks import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
@@ -34,10 +34,6 @@ Collate = Callable[[list[Any]], dict[str, Any]]
 
 _EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
 
-PRETRAINED_DUAL = '{"start": 0}'
-"""`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
-constraint is violated."""
-
 
 @dataclass(frozen=True)
 class Data:
@@ -49,7 +45,7 @@ class Data:
         test: Samples of the test side.
         name: The data set's name, for records and reports.
         measure_sigma: Computes σ_x; None if σ_x depends on the model's embedding.
-        tokenizer: The tokenizer of the texts; it is saved with the model. None for videos.
+        tokenizer: The tokenizer of the texts, or the image processor; it is saved with the model. None for videos.
         labels: Names of the classes, in the order of their numbers; empty without classes.
         notes: Sentences about samples that were left out.
         frame_sizes: Reads the sizes (width, height) of frames on disk; None for data that have none.
@@ -60,7 +56,7 @@ class Data:
     test: Dataset
     name: str
     measure_sigma: Callable[[], float] | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
+    tokenizer: Any = None
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     frame_sizes: Callable[[], list[tuple[int, int]]] | None = None
@@ -77,11 +73,11 @@ class Restored:
 
     Attributes:
         model: The model.
-        tokenizer: The tokenizer that was saved beside it; None for videos.
+        tokenizer: The tokenizer or image processor that was saved beside it; None for videos.
     """
 
     model: LayeredModel
-    tokenizer: PreTrainedTokenizerBase | None = None
+    tokenizer: Any = None
 
 
 class Workload(WorkloadSettings, ABC):
@@ -156,6 +152,8 @@ class Recipe(RecipeSettings, Workload):
 
     has_words: ClassVar[bool] = True
     """Whether the model has a word embedding."""
+    has_head: ClassVar[bool] = True
+    """Whether a head of Transformers reads its layers, of which own exits are copies."""
 
     @property
     def defaults(self) -> TrainingDefaults:
@@ -187,6 +185,7 @@ class Recipe(RecipeSettings, Workload):
             InputError: If a setting is out of range, or the method can't train the model.
         """
         arguments.primal_dual(self.depth)
+        arguments.check_exits(self.label, has_head=self.has_head)
         method = CLASSES[arguments.method]
         method.check(self.task(), self.label, self.depth, self.blocks, has_words=self.has_words)
 
@@ -266,6 +265,11 @@ def absolute(path: str) -> str:
     return path if path == GENERATED else str(Path(path).expanduser().absolute())
 
 
+def absolute_model(source: str) -> str:
+    """An absolute path of a model's folder; a name on the Hub as it is."""
+    return absolute(source) if Path(source).expanduser().is_dir() else source
+
+
 def check_heads(recipe: Any) -> None:
     """Refuse a width of a new model that its attention heads can't share.
 
@@ -297,15 +301,75 @@ def config_of(source: str) -> PreTrainedConfig:
     return load_model(AutoConfig, source, "a model", _EXPECTED)
 
 
-def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:
-    """A pretrained model.
+def is_unnamed(config: PreTrainedConfig) -> bool:
+    """Whether a head's classes have Transformers' placeholders for names."""
+    return all(str(name).lower().startswith("label_") for name in (config.id2label or {}).values())
+
+
+def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str, data: str) -> tuple[int, ...]:
+    """A head's number of each class of the data, by its name; by its place where the head has no names of its own.
 
     Args:
-        auto_class: One of Transformers' Auto classes.
+        config: The model's configuration.
+        classes: The names of the data's classes, which may be some of the head's.
+        source: The model's folder or name, for the error.
+        data: The name of the data, for the error.
+
+    Raises:
+        InputError: If the head lacks a class.
+    """
+    known = {str(name).lower(): int(number) for number, name in (config.id2label or {}).items()}
+    alike, order = config.num_labels == len(classes), [each.lower() for each in classes]
+    if is_unnamed(config):
+        if all(f"label_{each}" in known for each in order):  # 7 is LABEL_7
+            return tuple(known[f"label_{each}"] for each in order)
+        if alike:
+            return tuple(range(len(classes)))
+    elif alike:  # a prefix is enough: "NEGATIVE" is neg
+        order = [
+            each if each in known else next((name for name in known if name.startswith(each)), each) for each in order
+        ]
+    numbers = tuple(known[each] for each in order if each in known)
+    if len(set(numbers)) < len(classes):
+        lacking = [name for name, each in zip(classes, order, strict=True) if each not in known] or classes
+        raise InputError(
+            f"{source} knows the classes {', '.join([*known][:10])}; {data} has {', '.join(classes[:10])}, and of "
+            f"{lacking[0]} the model has none. Give both the same names, by id2label in the model's config.json."
+        )
+    return numbers
+
+
+def kept_layers(recipe: PretrainedSettings, config: PreTrainedConfig) -> int:
+    """How many blocks of a pretrained model a recipe trains: its ``keep_layers``, or all.
+
+    Raises:
+        InputError: If the model has fewer.
+    """
+    depth: int = config.num_hidden_layers
+    if recipe.keep_layers is not None and recipe.keep_layers > depth:
+        raise InputError(f"keep_layers must be 1 to {depth}, the layers of {recipe.model}; got {recipe.keep_layers}.")
+    return recipe.keep_layers or depth
+
+
+def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:
+    """A pretrained model, of which the head alone may be new.
+
+    Args:
+        auto_class: One of Transformers' or PEFT's Auto classes.
         source: A folder or a name on the Hub.
         **settings: Further arguments of its ``from_pretrained``.
 
     Raises:
-        InputError: If it can't be loaded.
+        InputError: If it can't be loaded, or its blocks or embeddings are not there.
     """
-    return load_model(auto_class, source, "a model", _EXPECTED, **settings)
+    if not hasattr(auto_class, "_model_mapping"):  # PEFT's give no account of what they load
+        return load_model(auto_class, source, "a model", _EXPECTED, **settings)
+    network, loading = load_model(auto_class, source, "a model", _EXPECTED, output_loading_info=True, **settings)
+    inside = "" if network.base_model is network else f"{network.base_model_prefix}."
+    new = [name for name in sorted(loading["missing_keys"]) if name.startswith(inside) and "pooler" not in name]
+    if new:
+        raise InputError(
+            f"{source} lacks weights of a {type(network).__name__}: {', '.join(new[:3])}"
+            f"{f' and {len(new) - 3} others' if len(new) > 3 else ''}. Copy the model again, or save it whole."
+        )
+    return network

@@ -48,7 +48,7 @@ def configure(name: str, **settings: Any) -> Configured:
         raise InputError(
             f"{name} has no settings {', '.join(sorted(unknown))}; descend train {name} --help lists them."
         )
-    RECIPES.check_given(name, settings.get("data"))
+    RECIPES.check_given(name, settings)
     check_method(settings)
     preset = Preset()
     if settings.get("preset") is not None:

@@ -9,6 +9,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from descend.errors import InputError
+from descend.recipes import base
 from descend.recipes.base import Data
 from descend.tasks.text import (
     IMDB_LABELS,
@@ -18,12 +19,13 @@ from descend.tasks.text import (
     learn_tokenizer,
     load_tokenizer,
     read_imdb,
+    read_labelled,
     read_mnli,
     split_off,
     tokenize,
 )
 from descend.tasks.text.corpus import corpus
-from descend.tasks.text.sources import pair_files
+from descend.tasks.text.sources import TABLES, class_folders, pair_files
 
 PLAIN_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
 """Folder names that add nothing to the name of the data set."""
@@ -34,32 +36,38 @@ class Corpus(NamedTuple):
 
     Attributes:
         read: Reads its files, or its data set on the Hub.
-        generate: Generates rows that stand in where no files are given.
-        labels: Names of the classes, in the order of their numbers.
+        generate: Generates rows that stand in where no files are given; None if it can't.
+        labels: Names of the classes, in the order of their numbers; empty where the files name them.
     """
 
     read: Callable[[str], DatasetDict]
-    generate: Callable[[int, int], list[dict[str, Any]]]
-    labels: tuple[str, ...]
+    generate: Callable[[int, int], list[dict[str, Any]]] | None = None
+    labels: tuple[str, ...] = ()
 
 
 CORPORA = {
     "imdb": Corpus(read_imdb, generate_reviews, IMDB_LABELS),
     "mnli": Corpus(read_mnli, generate_pairs, MNLI_LABELS),
+    "labelled": Corpus(read_labelled),
 }
 
 
-def kind_of(folder: Path) -> str:
-    """The name in `CORPORA` that a folder's layout fits.
+def kind_of(place: Path) -> str:
+    """The name in `CORPORA` that the layout of a folder, or a file, fits.
 
     Raises:
         InputError: If it fits none.
     """
-    if any((folder / inside / "train" / "pos").is_dir() for inside in (".", "aclImdb")):
+    if any(
+        "pos" in (found := class_folders(place / inside / "train")) and {*found} <= {*IMDB_LABELS, "unsup"}
+        for inside in (".", "aclImdb")
+    ):
         return "imdb"
-    if folder.is_dir() and pair_files(folder):
+    if place.suffix.lower() in TABLES or class_folders(place / "train"):
+        return "labelled"
+    if place.is_dir() and pair_files(place):
         return "mnli"
-    raise InputError(f"{folder} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
+    raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,16 @@ class Encoding:
 def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
     """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
-    return split_off(kind.read(data) if data is not None else corpus(kind.generate), validation_share)
+    if data is not None:
+        return split_off(kind.read(data), validation_share, by_class=not kind.labels)
+    if kind.generate is None:
+        raise InputError(f"there are no generated {dataset} texts; give yours by --data.")
+    return split_off(corpus(kind.generate), validation_share)
+
+
+def labels_of(dataset: str, texts: Dataset) -> tuple[str, ...]:
+    """The names of the classes of texts, in the order of their numbers."""
+    return CORPORA[dataset].labels or tuple(texts.features["label"].names)
 
 
 def encoded(dataset: str, data: str | None, parts: DatasetDict, encoding: Encoding) -> Data:
@@ -99,7 +116,7 @@ def encoded(dataset: str, data: str | None, parts: DatasetDict, encoding: Encodi
         **{side: encoding.encode(texts) for side, texts in parts.items()},
         name=data_name(dataset, data),
         tokenizer=encoding.tokenizer,
-        labels=CORPORA[dataset].labels,
+        labels=labels_of(dataset, parts["train"]),
     )
 
 
@@ -119,12 +136,15 @@ def tokenizer_of(source: str | None, texts: Dataset) -> PreTrainedTokenizerBase:
     return learn_tokenizer(text for name in columns for text in texts[name])
 
 
-def class_numbers(config: PreTrainedConfig, dataset: str, source: str) -> tuple[int, ...] | None:
+def class_numbers(
+    config: PreTrainedConfig, dataset: str, expected: tuple[str, ...], source: str
+) -> tuple[int, ...] | None:
     """The number of each class of the data in a pretrained head; None for a model without a head.
 
     Args:
         config: The model's configuration.
         dataset: A name in `CORPORA`.
+        expected: The names of the data's classes.
         source: The model's folder or name, for the error.
 
     Raises:
@@ -132,24 +152,12 @@ def class_numbers(config: PreTrainedConfig, dataset: str, source: str) -> tuple[
     """
     if not has_classifier(config):
         return None
-    expected = CORPORA[dataset].labels
     if config.num_labels != len(expected):
         raise InputError(
             f"{source} has a head of {config.num_labels} labels; {dataset} has {len(expected)}: "
             f"{', '.join(expected)}. Choose a model without a head, or other data."
         )
-    names = {str(name).lower(): int(label) for label, name in (config.id2label or {}).items()}
-    if all(name.startswith("label_") for name in names):  # Transformers' placeholders: the order of the data
-        return None
-    # A prefix is enough: "NEGATIVE" is neg.
-    order = [next((number for name, number in names.items() if name.startswith(each)), None) for each in expected]
-    numbers = tuple(number for number in order if number is not None)
-    if sorted(numbers) != list(range(len(expected))):
-        raise InputError(
-            f"the labels of {source} are {', '.join(names)}; those of {dataset} are {', '.join(expected)}. Give them "
-            "the same names in the model's config.json, id2label."
-        )
-    return numbers
+    return base.class_numbers(config, expected, source, dataset)
 
 
 def has_classifier(config: PreTrainedConfig) -> bool:

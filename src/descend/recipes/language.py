@@ -1,5 +1,6 @@
 """Instruction tuning of causal language models."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,20 +22,22 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from descend.errors import InputError, reason
 from descend.models import LayeredCausalLM
 from descend.models.causal import FAMILIES, ROW
+from descend.models.first_layers import keep_first
 from descend.models.library import check_family
 from descend.recipes.base import (
-    PRETRAINED_DUAL,
     Data,
     Recipe,
     Restored,
     Setup,
     absolute,
+    absolute_model,
     check_heads,
     check_words,
     config_of,
+    kept_layers,
     load_pretrained,
 )
-from descend.settings import SMALL, InstructionSettings, TrainingDefaults
+from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings, TrainingDefaults
 from descend.tasks.text import (
     Instructions,
     NextToken,
@@ -56,14 +59,14 @@ _PREPARED = {
 }
 
 
-class InstructionRecipe(InstructionSettings, Recipe):
-    """Instruction tuning: a language model learns the answers to prompts, token by token.
+class LanguageRecipe(LanguageSettings, Recipe):
+    """The base recipe of instruction tuning: a language model learns the answers to prompts, token by token.
 
-    A pretrained model has its own depth, width and heads. With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on
-    these modules are trained and nothing else.
+    With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on these modules are trained and nothing else.
     """
 
-    family = "Llama"
+    model: str
+
     usual_noise = 1.5
 
     @classmethod
@@ -71,33 +74,15 @@ class InstructionRecipe(InstructionSettings, Recipe):
         """TRL's, and the problem."""
         return DescentSFTConfig
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_heads(self)
-        if self.model == SMALL and self.lora is not None:
-            raise InputError(
-                "--lora needs a pretrained --model: only the adapters are saved, and a new model's weights would be "
-                "lost. Leave out --lora."
-            )
-
-    def completed(self) -> Self:
-        """The recipe with absolute paths and, for a pretrained model, that model's own depth and width."""
-        recipe = replace(self, data=absolute(self.data))
-        if self.model == SMALL:
-            return recipe
-        config = self._config()
+    def _config(self) -> PreTrainedConfig:
+        """The configuration of the pretrained model, which takes texts as long as they may be."""
+        config = config_of(self.model)
+        check_family(config, FAMILIES, ROW)
         if self.max_length > config.max_position_embeddings:
             raise InputError(
                 f"{self.model} takes texts of at most {config.max_position_embeddings} tokens; got --max-length "
                 f"{self.max_length}."
             )
-        model = absolute(self.model) if Path(self.model).expanduser().is_dir() else self.model
-        return replace(recipe, model=model, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
-
-    def _config(self) -> PreTrainedConfig:
-        """The configuration of the pretrained model."""
-        config = config_of(self.model)
-        check_family(config, FAMILIES, ROW)
         return config
 
     @property
@@ -112,7 +97,7 @@ class InstructionRecipe(InstructionSettings, Recipe):
         """Training arguments of these settings: small steps for a pretrained model, larger ones for adapters."""
         if self.model == SMALL:
             return self.training
-        return self.training.but(learning_rate=2e-4 if self.lora else 2e-5, dual_optim_args=PRETRAINED_DUAL)
+        return self.pretrained.but(learning_rate=2e-4) if self.lora else self.pretrained
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""
@@ -158,8 +143,7 @@ class InstructionRecipe(InstructionSettings, Recipe):
             )
             tokenizer.eos_token = tokenizer.sep_token
         else:
-            tokenizer = load_tokenizer(source, padding=False)
-            tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+            tokenizer = load_tokenizer(source)
         return tokenizer
 
     def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorForLanguageModeling:
@@ -172,9 +156,9 @@ class InstructionRecipe(InstructionSettings, Recipe):
         return NextToken()
 
     def network(self, data: Data) -> LayeredCausalLM:
-        """A small new model, or a pretrained one; with adapters where ``lora`` names modules."""
+        """The model to train, with adapters where ``lora`` names modules."""
         assert data.tokenizer is not None
-        network: Any = self._new(data.tokenizer) if self.model == SMALL else self._pretrained(data.tokenizer)
+        network: Any = self._network(data.tokenizer)
         if self.lora is not None:
             targets = [name.strip() for name in self.lora.split(",") if name.strip()]
             settings = LoraConfig(task_type="CAUSAL_LM", r=self.lora_rank, target_modules=targets)
@@ -187,25 +171,13 @@ class InstructionRecipe(InstructionSettings, Recipe):
                 ) from None
         return LayeredCausalLM(network)
 
-    def _new(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=self.hidden_size,
-            intermediate_size=4 * self.hidden_size,
-            num_hidden_layers=self.depth,
-            num_attention_heads=self.heads,
-            max_position_embeddings=max(512, self.max_length),
-            attention_dropout=self.dropout,
-            tie_word_embeddings=True,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=tokenizer.bos_token_id or tokenizer.cls_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-        return LlamaForCausalLM(config)
+    @abstractmethod
+    def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+        """The model without adapters."""
 
-    def _pretrained(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-        dropped = {"attention_dropout": self.dropout} if self.dropout else {}
-        network = load_pretrained(AutoModelForCausalLM, self.model, dtype="float32", **dropped)
+    def _pretrained(self, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> PreTrainedModel:
+        """The pretrained model, in float32, with some settings of its configuration changed."""
+        network = load_pretrained(AutoModelForCausalLM, self.model, dtype="float32", **settings)
         check_words(len(tokenizer), network.get_input_embeddings().num_embeddings, self.model)
         return network
 
@@ -230,8 +202,74 @@ class InstructionRecipe(InstructionSettings, Recipe):
     def restore(self, folder: str) -> Restored:
         """Load a model that `save_pretrained` wrote, and its tokenizer."""
         auto_class = AutoPeftModelForCausalLM if (Path(folder) / ADAPTERS).is_file() else AutoModelForCausalLM
-        tokenizer = load_tokenizer(folder, padding=False)
+        tokenizer = load_tokenizer(folder)
         return Restored(LayeredCausalLM(load_pretrained(auto_class, folder, dtype="float32")), tokenizer)
+
+
+class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
+    """Instruction tuning of a pretrained language model."""
+
+    def completed(self) -> Self:
+        """The recipe with absolute paths and the number of blocks.
+
+        Raises:
+            InputError: If it has adapters on a cut model.
+        """
+        config = self._config()
+        layers = kept_layers(self, config)
+        if self.lora is not None and layers < config.num_hidden_layers:
+            raise InputError(
+                "--keep-layers and --lora exclude each other: only the adapters are saved, and the cut model would be "
+                "lost. Leave one out."
+            )
+        return replace(self, data=absolute(self.data), model=absolute_model(self.model), keep_layers=layers)
+
+    def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+        network = self._pretrained(tokenizer)
+        keep_first(LayeredCausalLM(network), self.depth)
+        return network
+
+
+class InstructionRecipe(InstructionSettings, LanguageRecipe):
+    """Instruction tuning of a small new model, or of a pretrained one with its own depth, width and heads."""
+
+    family = "Llama"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_heads(self)
+        if self.model == SMALL and self.lora is not None:
+            raise InputError(
+                "--lora needs a pretrained --model: only the adapters are saved, and a new model's weights would be "
+                "lost. Leave out --lora."
+            )
+
+    def completed(self) -> Self:
+        """The recipe with absolute paths and, for a pretrained model, that model's own depth and width."""
+        recipe = replace(self, data=absolute(self.data))
+        if self.model == SMALL:
+            return recipe
+        config, model = self._config(), absolute_model(self.model)
+        return replace(recipe, model=model, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
+
+    def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+        if self.model != SMALL:
+            return self._pretrained(tokenizer, **({"attention_dropout": self.dropout} if self.dropout else {}))
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=self.hidden_size,
+                intermediate_size=4 * self.hidden_size,
+                num_hidden_layers=self.depth,
+                num_attention_heads=self.heads,
+                max_position_embeddings=max(512, self.max_length),
+                attention_dropout=self.dropout,
+                tie_word_embeddings=True,
+                pad_token_id=tokenizer.pad_token_id,
+                bos_token_id=tokenizer.bos_token_id or tokenizer.cls_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+            )
+        )
 
 
 def _notes(skipped: dict[str, int]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Text classification with UT on word embeddings, DistilBERT and RoBERTa."""
+"""Text classification with any pretrained encoder, and with UT on word embeddings, DistilBERT and RoBERTa."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from datasets import Dataset
 from transformers import (
+    MODEL_MAPPING,
     AutoModel,
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -19,19 +20,30 @@ from transformers import (
 
 from descend.errors import InputError
 from descend.inference import DescentClassifier
-from descend.models import DistilBertLinearConfig, LayeredClassifier, LayeredModel, RobertaLinearConfig, TextUTConfig
-from descend.models.encoders import FAMILIES
+from descend.models import (
+    DistilBertLinearConfig,
+    LayeredClassifier,
+    LayeredModel,
+    MeanPooledConfig,
+    MeanPooledForSequenceClassification,
+    RobertaLinearConfig,
+    TextUTConfig,
+)
+from descend.models.encoders import FAMILIES, ROW, family_of
+from descend.models.first_layers import keep_first
+from descend.models.library import check_family
 from descend.models.linear_readout import with_linear_readout
 from descend.recipes.base import (
-    PRETRAINED_DUAL,
     Data,
     Recipe,
     Restored,
     Workload,
     absolute,
+    absolute_model,
     check_heads,
     check_words,
     config_of,
+    kept_layers,
     load_pretrained,
 )
 from descend.recipes.corpora import (
@@ -42,10 +54,21 @@ from descend.recipes.corpora import (
     encoded,
     has_classifier,
     kind_of,
+    labels_of,
     read_parts,
     tokenizer_of,
 )
-from descend.settings import SMALL, EncoderSettings, NoiseLevel, TextSettings, TextUTSettings, TrainingDefaults, setting
+from descend.settings import (
+    SMALL,
+    ClassifierSettings,
+    EncoderSettings,
+    NewTextSettings,
+    NoiseLevel,
+    TextSettings,
+    TextUTSettings,
+    TrainingDefaults,
+    setting,
+)
 from descend.tasks.text import Classification
 
 VALIDATION_SHARE = 0.2
@@ -53,6 +76,21 @@ VALIDATION_SHARE = 0.2
 
 LONGEST = 512
 """Longest text in tokens of such a classifier, unless it takes fewer."""
+
+TELL_PAIRS_APART = ("bert", "albert", "electra", "deberta-v2")
+"""Families that are told by ``token_type_ids`` which tokens are of the second text of a pair."""
+
+
+def inputs_of(config: PreTrainedConfig) -> list[str]:
+    """The fields of a tokenizer that a model takes."""
+    encoder = getattr(config, "encoder", config)
+    tells = encoder.model_type in TELL_PAIRS_APART and encoder.type_vocab_size > 1
+    return ["input_ids", "attention_mask", *["token_type_ids"] * tells]
+
+
+def family_name(config: PreTrainedConfig) -> str:
+    """A family's name in tables, such as BERT."""
+    return type(getattr(config, "encoder", config)).__name__.removesuffix("Config").replace("Bert", "BERT")
 
 
 class ClassifierWorkload(Workload):
@@ -62,17 +100,19 @@ class ClassifierWorkload(Workload):
     model: str
 
     usual_noise = 1.0
-    inputs: ClassVar[list[str]] = ["input_ids", "attention_mask"]
 
     @abstractmethod
-    def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
-        """How texts become tokens for a model; None for a new one."""
+    def _encoding(
+        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], restored: Restored | None
+    ) -> Encoding:
+        """How texts of these classes become tokens for a model; None for a new one."""
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
         assert restored.tokenizer is not None
         texts = CORPORA[self.dataset].read(data)["test"]
-        return self._encoding(restored.tokenizer, restored).encode(texts), data_name(self.dataset, data)
+        encoding = self._encoding(restored.tokenizer, labels_of(self.dataset, texts), restored)
+        return encoding.encode(texts), data_name(self.dataset, data)
 
     def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
         """Pad texts to the longest of their batch."""
@@ -86,9 +126,7 @@ class ClassifierWorkload(Workload):
     def restore(self, folder: str) -> Restored:
         """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
         classifier = DescentClassifier.from_pretrained(folder, certified=False)
-        # BERT needs them to tell the two texts of a pair apart.
-        more = ["token_type_ids"] if classifier.model.config.model_type == "bert" else []
-        classifier.tokenizer.model_input_names = [*self.inputs, *more]
+        classifier.tokenizer.model_input_names = inputs_of(classifier.model.config)
         return Restored(classifier.model, classifier.tokenizer)
 
 
@@ -99,11 +137,11 @@ class PlainClassifier(ClassifierWorkload):
     It is taken to be trained without noise.
 
     Attributes:
-        dataset: The kind of the data, ``imdb`` or ``mnli``.
+        dataset: The kind of the data, one of `CORPORA`.
         model: The folder of the classifier.
     """
 
-    dataset: str = setting("imdb", "reviews, or pairs of sentences", tuple(CORPORA))
+    dataset: str = setting("imdb", "reviews, pairs, or one's own classes", tuple(CORPORA))
     model: str = setting("", "folder of the classifier")
     noise: NoiseLevel = setting(0.0, "training noise γ")
 
@@ -126,34 +164,32 @@ class PlainClassifier(ClassifierWorkload):
         """Load and tokenize the texts, for linear probes."""
         assert restored is not None and restored.tokenizer is not None
         parts = read_parts(self.dataset, self.source, VALIDATION_SHARE)
-        return encoded(self.dataset, self.source, parts, self._encoding(restored.tokenizer, restored))
+        encoding = self._encoding(restored.tokenizer, labels_of(self.dataset, parts["train"]), restored)
+        return encoded(self.dataset, self.source, parts, encoding)
 
-    def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
+    def _encoding(
+        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], restored: Restored | None
+    ) -> Encoding:
         assert restored is not None
-        config = restored.model.saved.config
-        family = FAMILIES.get(config.model_type)
-        longest = min(family.longest(config), LONGEST) if family and family.longest else LONGEST
-        return Encoding(tokenizer, longest, class_numbers=class_numbers(config, self.dataset, self.model))
+        config, longest = restored.model.saved.config, restored.model.limits.get("length", LONGEST)
+        numbers = class_numbers(config, self.dataset, labels, self.model)
+        return Encoding(tokenizer, min(longest, LONGEST), class_numbers=numbers)
 
     def name_of(self, model: LayeredModel) -> str:
         """The model's name in tables, such as BERT-12."""
-        family = type(model.saved.config).__name__.removesuffix("Config").replace("Bert", "BERT")
-        return f"{family}-{model.depth}"
+        return f"{family_name(model.saved.config)}-{model.depth}"
 
 
 class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
     """The base recipe of text classification: settings and data that are the same for all models.
 
-    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are. A pretrained model has its
-    own depth, width and dropout.
+    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are.
     """
 
     @property
     def defaults(self) -> TrainingDefaults:
         """Training arguments of these settings: small steps for a pretrained model."""
-        if self.model == SMALL:
-            return self.training
-        return self.training.but(learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL)
+        return self.training if self.model == SMALL else self.pretrained
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own sizes."""
@@ -164,17 +200,23 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts."""
         parts = read_parts(self.dataset, self.source, self.validation_share)
-        tokenizer = restored.tokenizer if restored else None
+        labels, tokenizer = labels_of(self.dataset, parts["train"]), restored.tokenizer if restored else None
         if tokenizer is None:
             source = self.tokenizer or (None if self.model == SMALL else self.model)
             tokenizer = tokenizer_of(source, parts["train"])
-            tokenizer.model_input_names = list(self.inputs)
+            tokenizer.model_input_names = self._inputs()
             tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
-        return encoded(self.dataset, self.source, parts, self._encoding(tokenizer, restored))
+        return encoded(self.dataset, self.source, parts, self._encoding(tokenizer, labels, restored))
 
-    def _encoding(self, tokenizer: PreTrainedTokenizerBase, restored: Restored | None) -> Encoding:
+    def _inputs(self) -> list[str]:
+        """The fields of a tokenizer that the model takes."""
+        return ["input_ids", "attention_mask"]
+
+    def _encoding(
+        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], restored: Restored | None
+    ) -> Encoding:
         config = restored.model.saved.config if restored else self._config_with_classes()
-        numbers = None if config is None else class_numbers(config, self.dataset, self.model)
+        numbers = None if config is None else class_numbers(config, self.dataset, labels, self.model)
         return Encoding(tokenizer, self.max_length, self.truncate, numbers)
 
     def _config_with_classes(self) -> PreTrainedConfig | None:
@@ -182,11 +224,133 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
         return None
 
     def network(self, data: Data) -> LayeredClassifier:
-        """A small new classifier, or a pretrained one."""
+        """A classifier of the data's classes."""
         assert data.tokenizer is not None
         names = dict(enumerate(data.labels))
-        make = self._new if self.model == SMALL else self._pretrained
-        return LayeredClassifier(make(len(data.tokenizer), names, data.tokenizer.pad_token_id))
+        return LayeredClassifier(self._network(len(data.tokenizer), names, data.tokenizer.pad_token_id))
+
+    @abstractmethod
+    def _network(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
+        """A model that can be trained.
+
+        Args:
+            words: Size of the vocabulary.
+            names: The classes.
+            padding: Number of the padding token.
+        """
+
+    def _check_fit(self, config: PreTrainedConfig) -> None:
+        """Refuse a pretrained model whose head is for other classes, or that takes shorter texts."""
+        if labels := CORPORA[self.dataset].labels:  # others are known once the data are read
+            class_numbers(config, self.dataset, labels, self.model)
+        longest = family_of(config).longest
+        if longest is not None and self.max_length > longest(config):
+            raise InputError(
+                f"{self.model} takes texts of at most {longest(config)} tokens; got --max-length {self.max_length}."
+            )
+
+    def _pretrained(self, config: PreTrainedConfig, words: int, names: dict[int, str]) -> PreTrainedModel:
+        """The pretrained model with a configuration, in float32, with a new head for the classes if it has none."""
+        check_words(words, config.vocab_size, self.model)
+        new = not has_classifier(config)
+        if new:
+            config.id2label, config.label2id = names, {name: label for label, name in names.items()}
+        if isinstance(config, MeanPooledConfig) and new:
+            encoder = load_pretrained(AutoModel, self.model, config=config.encoder, dtype="float32")
+            return MeanPooledForSequenceClassification(config, encoder)
+        return load_pretrained(AutoModelForSequenceClassification, self.model, config=config, dtype="float32")
+
+
+class ClassifierRecipe(ClassifierSettings, TextRecipe):
+    """Text classification with any pretrained encoder, or a decoder.
+
+    A model's own head is trained further where ``pooling`` is what it reads; otherwise it gets a new head.
+    """
+
+    def completed(self) -> Self:
+        """The recipe with absolute paths, the kind of the texts, the head's pooling and the number of blocks."""
+        recipe = super().completed()
+        if recipe.dataset is None:
+            recipe = replace(recipe, dataset="imdb" if self.source is None else kind_of(Path(recipe.data)))
+        config = config_of(self.model)
+        check_family(config, FAMILIES, ROW)
+        pooling = self.pooling or _pooling_of(config) or "mean"
+        layers = kept_layers(self, config)
+        recipe = replace(recipe, model=absolute_model(self.model), keep_layers=layers, pooling=pooling)
+        recipe._check_fit(recipe._config())
+        return recipe
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables, such as BERT-6."""
+        return f"{family_name(self._config())}-{self.depth}"
+
+    def _config(self) -> PreTrainedConfig:
+        """The configuration of the pretrained model, with the head that ``pooling`` asks for."""
+        config = config_of(self.model)
+        head = _pooling_of(config)
+        if config.model_type == "modernbert" and head is None:
+            config.classifier_pooling = self.pooling
+            return config
+        if head == self.pooling or (head is None and self.pooling == "cls"):
+            return config
+        if head == "mean" or type(config) not in MODEL_MAPPING:
+            raise InputError(f"the head of {self.model} can't be replaced; leave out --pooling {self.pooling}.")
+        return _mean_pooled(config)
+
+    _config_with_classes = _config
+
+    def _inputs(self) -> list[str]:
+        return inputs_of(self._config())
+
+    def network(self, data: Data) -> LayeredClassifier:
+        """The pretrained model, cut to its first blocks where ``keep_layers`` says so."""
+        model = super().network(data)
+        keep_first(model, self.depth)
+        return model
+
+    def _network(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
+        config = self._config()
+        if getattr(config, "pad_token_id", padding) is None:
+            config.pad_token_id = padding
+        return self._pretrained(config, words, names)
+
+
+class LinearlyReadRecipe(ClassifierRecipe):
+    """A text classifier whose head is one linear layer whatever the family, so that it can be fitted.
+
+    Descend's own models have such a head; any other model gets one on the mean of its tokens.
+    """
+
+    def _config(self) -> PreTrainedConfig:
+        config = config_of(self.model)
+        return _mean_pooled(config) if type(config) in MODEL_MAPPING else config
+
+    _config_with_classes = _config
+
+
+def _mean_pooled(encoder: PreTrainedConfig) -> MeanPooledConfig:
+    """The configuration of a new linear head on the mean of an encoder's tokens, with the dropout of its own head."""
+    names = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob")
+    rates = (getattr(encoder, name, None) for name in names)
+    return MeanPooledConfig(encoder, dropout=next((rate for rate in rates if rate is not None), 0.1))
+
+
+def _pooling_of(config: PreTrainedConfig) -> str | None:
+    """What the head of a pretrained model reads; None for a model without a head."""
+    if not has_classifier(config):
+        return None
+    if config.model_type in (MeanPooledConfig.model_type, TextUTConfig.model_type):
+        return "mean"
+    return str(getattr(config, "classifier_pooling", "cls"))
+
+
+class NewTextRecipe(NewTextSettings, TextRecipe):
+    """The base recipe of text classification with a small new model, or one that starts from a pretrained one."""
+
+    def _network(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
+        make = self._new if self.model == SMALL else self._started
+        return make(words, names, padding)
 
     def _new(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         config = self.small(words, padding)
@@ -203,11 +367,11 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
         """
 
     @abstractmethod
-    def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
-        """A pretrained model, with a new head for these classes if it has none."""
+    def _started(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
+        """The model, started from a pretrained one."""
 
 
-class TextUTRecipe(TextUTSettings, TextRecipe):
+class TextUTRecipe(TextUTSettings, NewTextRecipe):
     """Text classification with the unrolled transformer on word embeddings."""
 
     family = "UT"
@@ -229,7 +393,7 @@ class TextUTRecipe(TextUTSettings, TextRecipe):
             pad_token_id=padding,
         )
 
-    def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
+    def _started(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         embedding = load_pretrained(AutoModel, self.model).get_input_embeddings()
         check_words(words, embedding.num_embeddings, self.model)
         wide = replace(self, hidden_size=embedding.embedding_dim)
@@ -242,7 +406,7 @@ class TextUTRecipe(TextUTSettings, TextRecipe):
         return self if self.model == SMALL else replace(self, hidden_size=model.saved.config.hidden_size)
 
 
-class EncoderRecipe(EncoderSettings, TextRecipe):
+class EncoderRecipe(EncoderSettings, NewTextRecipe):
     """Text classification with an encoder of Transformers that is read at [CLS].
 
     The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
@@ -269,12 +433,7 @@ class EncoderRecipe(EncoderSettings, TextRecipe):
                 f"expected a {self.family}, model_type {' or '.join(map(repr, kinds))}; {self.model} is of model_type "
                 f"{config.model_type!r}. Choose another model, or its own recipe and --readout."
             )
-        class_numbers(config, self.dataset, self.model)  # raises where the head does not fit the data
-        longest = FAMILIES[config.model_type].longest
-        if longest is not None and self.max_length > longest(config):
-            raise InputError(
-                f"{self.model} takes texts of at most {longest(config)} tokens; got --max-length {self.max_length}."
-            )
+        self._check_fit(config)
         return replace(recipe, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
 
     def _config(self) -> PreTrainedConfig:
@@ -287,12 +446,8 @@ class EncoderRecipe(EncoderSettings, TextRecipe):
     def _config_with_classes(self) -> PreTrainedConfig | None:
         return None if self.model == SMALL else self._config()
 
-    def _pretrained(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
-        config = self._config()
-        check_words(words, config.vocab_size, self.model)
-        if not has_classifier(config):
-            config.id2label, config.label2id = names, {name: label for label, name in names.items()}
-        return load_pretrained(AutoModelForSequenceClassification, self.model, config=config)
+    def _started(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
+        return self._pretrained(self._config(), words, names)
 
 
 class DistilBERTRecipe(EncoderRecipe):

@@ -287,7 +287,9 @@ def violations(group: Group) -> go.Figure:
     """
     figure = go.Figure(layout=plain_layout("layer", "violation (above 0: broken)"))
     figure.update_layout(hovermode="closest")
-    shown = [(arm, run.summary) for arm in group.arms for run in arm.runs if run.summary.violations]
+    shown = [
+        (arm, run.summary) for arm in group.arms for run in arm.runs if run.summary.asked and run.summary.violations
+    ]
     for place, (arm, summary) in enumerate(shown):
         layers = [layer for layer in range(1, summary.depth + 1) if summary.asks(layer)]
         values = [summary.violations[layer - 1] for layer in layers]

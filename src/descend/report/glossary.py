@@ -111,6 +111,11 @@ _TERMS = (
         f" Open: the samples are of fewer than {ENOUGH_GROUPS} groups, such as clips or texts, which prove nothing.",
         r"\b([Ff]easible|[Ii]nfeasible|INFEASIBLE|Open:)",
     ),
+    (
+        "Certified, not enough, open",
+        "Certified: so few layers suffice, with 95\u00a0% confidence. Not enough: they do not. Open: neither is known.",
+        r"(layers (do not )?suffice|embedding alone)\b",
+    ),
     ("Confidence interval", "Where the true value lies in 95 of 100 such evaluations.", r"\binterval"),
     (
         "Descending layers",

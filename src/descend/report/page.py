@@ -1,4 +1,4 @@
-"""One page, one file, no network: the verdict, the figures and the frames of some runs."""
+"""One page, one file, no network: how many layers suffice, the verdict, the figures and the frames of some runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from descend.errors import InputError
 from descend.report import figures
+from descend.report.answer import answer
 from descend.report.figures import Plot
 from descend.report.frames import Slider, pictures_view
 from descend.report.headline import headline
@@ -51,7 +52,7 @@ _FIGURES: tuple[_Kind, ...] = (
     (
         "error",
         figures.error_by_noise,
-        lambda summary: True,
+        lambda summary: len(summary.noise) > 1,
         "{name} against noise",
         """The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger
 noise than in training: the flatter a curve stays there, the more robust its network.""",
@@ -108,7 +109,7 @@ answer: on how many of its tokens they agree.""",
 _VIOLATIONS: _Kind = (
     "violations",
     figures.violations,
-    lambda summary: summary.violations,
+    lambda summary: summary.asked and summary.violations,
     "Constraints on {data}",
     """The constraints at the training noise, with confidence intervals. Below zero
 a layer lowers the loss by more than asked; a cross marks a constraint that counts as broken.""",
@@ -180,7 +181,8 @@ def _section(index: int, group: Group, several: bool, budget: int) -> tuple[dict
         "index": index,
         "opening": {"numbers": numbers, "notes": notes, "figure": opening, "texts": texts(group)}
         | {"strip": strip(group, frames) if frames else []},
-        "verdict": verdict([group]),
+        "answer": answer(group),
+        "verdict": verdict([group]) if any(run.summary.asked for run in group.runs) else None,
         "name": group.name if several else "",
         "findings": findings(group),
         "runs": [] if several else runs_tables([group]),
@@ -193,8 +195,8 @@ def _section(index: int, group: Group, several: bool, budget: int) -> tuple[dict
 
 
 def _has_verdict_by_layer(summary: Summary) -> bool:
-    """Whether a run has something to show layer by layer: constraints, bounds or what is certain of a layer."""
-    return bool(summary.constrained and summary.violations) or bool(summary.bounds or summary.certified)
+    """Whether a run has something to show layer by layer: violations, bounds or what is certain of a layer."""
+    return summary.asked and bool(summary.violations or summary.bounds or summary.certified)
 
 
 def _plots(index: int, group: Group) -> list[Plot]:
@@ -216,11 +218,11 @@ def _plots(index: int, group: Group) -> list[Plot]:
             if any(map(needed, summaries))
         ]
 
-    bound = [arm for arm in group.arms if arm.summary.constrained]
+    bound = [arm for arm in group.arms if arm.summary.asked]
     prices = []
     for arm in group.arms:
         run = next((run for run in arm.runs if run.history), None)
-        if run and run.summary.constrained:
+        if run and run.summary.asked:
             heading = f"Multipliers{_of(run, arm, bound)}"
             prices.append(Plot(f"multipliers-{arm.label}", figures.multipliers(run), heading, _MULTIPLIERS))
     return [_losses(index, group), *draw(_FIGURES), *prices, *draw([_VIOLATIONS])]

@@ -11,7 +11,6 @@ from descend.report.frames import Frames
 from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
-    ELSEWHERE,
     MODELS,
     RECORDS_FILE,
     AnytimeCurve,
@@ -24,6 +23,7 @@ from descend.results import (
     read_records,
     read_summary,
 )
+from descend.results.base import run_name
 from descend.results.ownership import FRAMES_FILE
 
 # In the order of legends and tables: what all are held against first, the constrained last.
@@ -31,6 +31,7 @@ METHOD_NAMES = {
     "plain": "As given",
     "erm-clean": "ERM, clean inputs",
     "erm": "ERM",
+    "probe": "ERM, own exits beside it",
     "uniform": "Uniform weights",
     "linear": "Linear weights",
     "r-drop": "R-Drop",
@@ -54,6 +55,7 @@ STYLES = {
     "plain": Style("#d55e00", "#ff9a52", "circle"),
     "erm-clean": Style("#1d1c1a", "#eceae4", "x"),
     "erm": Style("#d55e00", "#ff9a52", "circle"),
+    "probe": Style("#802000", "#c04040", "diamond-tall"),
     "uniform": Style("#005c42", "#36e0a0", "square"),
     "linear": Style("#74205f", "#f3bfe0", "triangle-up"),
     "r-drop": Style("#808080", "#9a9a9a", "star"),
@@ -98,7 +100,7 @@ class RunView:
     def setting(self) -> dict[str, Any]:
         """The settings in which arms of one method may differ: all but the seed; α only if training used it."""
         steps = tuple(self.summary.alpha)
-        alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if self.summary.constrained else {}
+        alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if self.summary.asked else {}
         return {"recipe": self.summary.recipe, **alpha, **self.summary.settings}
 
     @property
@@ -129,12 +131,6 @@ class RunView:
             groups=read_groups(folder),
             calibrated=read_config(folder).temperature not in (None, 1) if trained else None,
         )
-
-
-def run_name(folder: Path) -> str:
-    """A run's name: its folder's; of an evaluation on other data "RUN on DATA"."""
-    own, elsewhere, data = folder.name.partition(ELSEWHERE)
-    return f"{folder.parent.name} on {data}" if elsewhere and not own else folder.name or str(folder)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -184,12 +180,12 @@ class Arm:
     def steps(self) -> dict[int, float]:
         """The step α_l that training asked of each layer; empty without any, or if the seeds' differ."""
         limits = self.summary.limits
-        same = self.summary.constrained and all(run.summary.limits == limits for run in self.runs)
+        same = self.summary.asked and all(run.summary.limits == limits for run in self.runs)
         return {layer: 1 - limit for layer, limit in enumerate(limits) if same and limit is not None}
 
     def losses_to_reach(self, level: float) -> dict[int, float]:
         """What the layers had to reach at a noise level, the mean over seeds; empty for a run without constraints."""
-        summaries = [run.summary for run in self.runs if run.summary.constrained]
+        summaries = [run.summary for run in self.runs if run.summary.asked]
         rows = [summary.losses_to_reach(level) for summary in summaries if level in summary.layer_losses]
         shared = [layer for layer in (rows[0] if rows else ()) if all(layer in row for row in rows)]
         return {layer: mean([row[layer] for row in rows]) for layer in shared}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from descend.report.runs import Arm, Group, RunView, Style
 from descend.results import WITHIN
+from descend.results.findings import tolerance_words
 
 
 class Cell(NamedTuple):
@@ -45,11 +46,13 @@ def runs_tables(groups: Sequence[Group]) -> list[Table]:
     for metric, members in by_metric.items():
         higher = members[0].summary.higher_is_better
         numbers = [f"{metric}, mean over noise", "At training noise"]
-        heads = ["Method", *numbers, *["Area over γ"] * higher, "Feasible", "Descending layers"]
+        asked = any(run.summary.asked for group in members for run in group.runs)
+        feasible = ["Feasible"] * asked
+        heads = ["Method", *numbers, *["Area over γ"] * higher, *feasible, "Descending layers"]
         bodies = [
             (
                 group.name if len(groups) > 1 else "",
-                [Row(_arm_cells(arm, area=higher), arm.style) for arm in group.arms],
+                [Row(_arm_cells(arm, area=higher, asked=asked), arm.style) for arm in group.arms],
             )
             for group in members
         ]
@@ -57,14 +60,19 @@ def runs_tables(groups: Sequence[Group]) -> list[Table]:
         if any(len(arm.runs) > 1 for group in members for arm in group.arms):
             rows = [
                 Row(
-                    [Cell(run.name, name), Cell(str(run.summary.seed)), *_noise_cells([run]), _feasible([run])],
+                    [
+                        Cell(run.name, name),
+                        Cell(str(run.summary.seed)),
+                        *_noise_cells([run]),
+                        *[_feasible([run])] * asked,
+                    ],
                     arm.style,
                 )
                 for group, (name, _) in zip(members, bodies, strict=True)
                 for arm in group.arms
                 for run in arm.runs
             ]
-            tables.append(Table(["Run", "Seed", *numbers, "Feasible"], [("", rows)], "Every run by itself"))
+            tables.append(Table(["Run", "Seed", *numbers, *feasible], [("", rows)], "Every run by itself"))
     return tables
 
 
@@ -106,12 +114,12 @@ def depth_table(group: Group) -> Table:
                 rows.append(Row([Cell(arm.label), *cells, full, Cell(number(curve.area))], arm.style))
         if rows:
             bodies.append((f"γ = {level:g}", rows))
-    unit = [f"{each} point{'s' * (each > 1)}" if group.summary.higher_is_better else f"{each} %" for each in WITHIN]
-    heads = ("Method", *(f"Within {each}" for each in unit), "Full depth", "Area over depth")
+    within = [f"Within {tolerance_words(percent, group.summary.higher_is_better)}" for percent in WITHIN]
+    heads = ("Method", *within, "Full depth", "Area over depth")
     return Table(heads, bodies, "First layer close to full depth")
 
 
-def _arm_cells(arm: Arm, *, area: bool) -> list[Cell]:
+def _arm_cells(arm: Arm, *, area: bool, asked: bool) -> list[Cell]:
     summaries = [run.summary for run in arm.runs]
     shares = [summary.descending_share for summary in summaries if summary.descending_share is not None]
     seconds = [summary.seconds for summary in summaries if summary.seconds is not None and isfinite(summary.seconds)]
@@ -119,7 +127,7 @@ def _arm_cells(arm: Arm, *, area: bool) -> list[Cell]:
         Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
         *_noise_cells(arm.runs),
         *([Cell(_spread([summary.auc for summary in summaries]))] if area else []),
-        _feasible(arm.runs),
+        *[_feasible(arm.runs)] * asked,
         Cell(f"{fmean(shares):.0%}" if shares else "–"),
         Cell(_duration(fmean(seconds)) if seconds else "–"),
     ]
@@ -131,7 +139,7 @@ def _noise_cells(runs: Sequence[RunView]) -> list[Cell]:
 
 
 def _feasible(runs: Sequence[RunView]) -> Cell:
-    known = [run.summary.feasible for run in runs if run.summary.feasible is not None]
+    known = [run.summary.feasible for run in runs if run.summary.asked and run.summary.feasible is not None]
     if not known:
         return Cell("–")
     words = f"{sum(known)} of {len(known)}" if len(known) > 1 else "yes" if known[0] else "no"
@@ -139,7 +147,7 @@ def _feasible(runs: Sequence[RunView]) -> Cell:
     if statuses == {"open"}:
         return Cell("open", f"so far {words}")
     if not all(known):
-        return Cell(words, "" if "broken" in statuses else "not proven", strong=runs[0].summary.constrained)
+        return Cell(words, "" if "broken" in statuses else "not proven", strong=True)
     return Cell(words, "" if statuses == {"holds"} else "as far as can be told")
 
 

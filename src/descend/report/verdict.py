@@ -10,7 +10,7 @@ from descend.report.runs import Arm, Group, RunView, mean
 from descend.report.tables import number
 from descend.results import ENOUGH_GROUPS, STATUSES, Status, Summary
 
-_MARKS = {"holds": "✓", "undecided": "≈", "not_significant": "≈", "broken": "✕", "open": "–"}
+_MARKS = {"not_asked": "", "holds": "✓", "undecided": "≈", "not_significant": "≈", "broken": "✕", "open": "–"}
 
 
 class VerdictBox(NamedTuple):
@@ -36,8 +36,8 @@ class VerdictBox(NamedTuple):
 
 def verdict(groups: Sequence[Group]) -> VerdictBox:
     """Whether the constraints hold in some groups of runs; for a single group with its arms' verdicts and advice."""
-    summaries = [run.summary for group in groups for run in group.runs if run.summary.constrained]
-    status: Status = max((summary.status for summary in summaries), key=STATUSES.index, default="open")
+    summaries = [run.summary for group in groups for run in group.runs if run.summary.asked]
+    status: Status = max((summary.status for summary in summaries), key=STATUSES.index, default="not_asked")
     headline, advice = _in_words(status, summaries)
     if status in ("holds", "undecided") and any(map(_worse_than_input, groups)):
         status = "open"
@@ -47,9 +47,13 @@ def verdict(groups: Sequence[Group]) -> VerdictBox:
         return VerdictBox(status, _MARKS[status], headline, groups=links)
     (group,) = groups
     said = [(arm, run, _without_title(run.summary.verdict)) for arm in _constrained(group) for run in arm.runs]
+    return VerdictBox(status, _MARKS[status], headline, [*_by_run(group, said), *remarks(group)], advice)
+
+
+def remarks(group: Group) -> list[str]:
+    """What a reader should know of a group's runs before their numbers."""
     notes = [(arm, run, run.summary.note) for arm in group.arms for run in arm.runs]
-    lines = [*_by_run(group, said), *_by_run(group, notes), *_beside_input(group)]
-    return VerdictBox(status, _MARKS[status], headline, lines, advice)
+    return [*_by_run(group, notes), *_beside_input(group)]
 
 
 def findings(group: Group) -> list[str]:
@@ -74,10 +78,7 @@ def findings(group: Group) -> list[str]:
 def _in_words(status: Status, summaries: Sequence[Summary]) -> tuple[str, str]:
     """The headline of some constrained runs, and what to do."""
     if not summaries:
-        return (
-            "Trained without constraints: nothing is promised about the layers",
-            "For a promise about each layer, train with --method constrained.",
-        )
+        return "Each setting says how many layers suffice", ""
     counts, total = Counter(summary.status for summary in summaries), len(summaries)
     scripts = any(summary.of_script for summary in summaries)
     asks = {"alpha" if summary.alpha and summary.target != "geometric" else "strength" for summary in summaries}
@@ -145,7 +146,7 @@ def _beside_input(group: Group) -> list[str]:
 
 def _constrained(group: Group) -> list[Arm]:
     """The arms under constraints; all of them where there is none."""
-    return [arm for arm in group.arms if arm.summary.constrained] or group.arms
+    return [arm for arm in group.arms if arm.summary.asked] or group.arms
 
 
 def _without_title(words: str) -> str:
@@ -187,7 +188,7 @@ def _asked(arm: Arm) -> str:
     steps, strength = arm.steps, arm.summary.strength
     if not steps:
         words = "What each layer had to reach follows from the losses, at a strength of"
-        return f"{words} {strength:g}." if arm.summary.constrained and strength is not None else ""
+        return f"{words} {strength:g}." if arm.summary.asked and strength is not None else ""
     first, last = min(steps), max(steps)
     layers = f"layers {first} to {last}" if last > first else f"layer {first}"
     sizes = [f"{100 * step:.2g}" for step in steps.values()]

@@ -36,6 +36,7 @@ from descend.results.evaluated import (
 from descend.results.findings import (
     WITHIN,
     AnytimeCurve,
+    Choice,
     ChosenExit,
     Drafts,
     ExitPoint,
@@ -49,6 +50,7 @@ from descend.results.findings import (
     Ratios,
     SettledLayer,
     Speculation,
+    Validation,
 )
 from descend.results.folder import LOCK_FILE, PART, locked, of_disk, put, read_json, write_json
 from descend.results.records import Record, Records, read_records
@@ -92,6 +94,7 @@ __all__ = [
     "AnytimeCurve",
     "ByLevel",
     "CertifiedExit",
+    "Choice",
     "ChosenExit",
     "Comparison",
     "Completion",
@@ -129,6 +132,7 @@ __all__ = [
     "TaskRun",
     "TrainLosses",
     "Trained",
+    "Validation",
     "Verdict",
     "anytime_curves",
     "certificate_sentence",

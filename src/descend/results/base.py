@@ -28,6 +28,13 @@ RECORDS_FILE = "records.jsonl"
 ELSEWHERE = "on-"
 """How the folder in a run begins that holds its evaluation on other data; the rest is these data's own name."""
 
+
+def run_name(folder: Path) -> str:
+    """A run's name: its folder's; of an evaluation on other data "RUN on DATA"."""
+    own, elsewhere, data = folder.name.partition(ELSEWHERE)
+    return f"{folder.parent.name} on {data}" if elsewhere and not own else folder.name or str(folder)
+
+
 MOST_SHOWN = 60
 """Characters of a wrong value in an error."""
 

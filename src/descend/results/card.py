@@ -22,6 +22,7 @@ TASKS = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
     "ForCausalLM": "text-generation",
+    "ForImageClassification": "image-classification",
 }
 """The end of an architecture's name → the Hub's name of its task."""
 
@@ -127,8 +128,10 @@ class Card:
         if summary is None:
             return ["## Verdict", self.verdict] if self.verdict else []
         whole = "" if self.layer is None else f" This model ends with layer {self.layer} of {summary.depth}."
-        parts = ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
-        if summary.violations and summary.violation_intervals:
+        parts = ["## How many layers suffice", summary.answer] if summary.answer else []
+        if summary.asked or not summary.answer:
+            parts += ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
+        if summary.asked and summary.violations and summary.violation_intervals:
             columns = 3 if summary.few_groups else 4  # an open verdict has no intervals
             parts.append(
                 _table(

@@ -11,6 +11,9 @@ from descend.results.base import CONFIG_FILE, File
 MODELS = ("model", "best_feasible")
 """The folders of a run that may hold a model."""
 
+LANGUAGE = ("llm-sft", "lm")
+"""The recipes of language models."""
+
 
 class RunConfig(File):
     """The settings of a run.
@@ -68,6 +71,12 @@ class RunConfig(File):
         return self.seconds is not None
 
     @property
+    def depth(self) -> int | None:
+        """L, the number of layers; None where the settings do not say it."""
+        depth = self.settings.get("depth", self.settings.get("keep_layers"))
+        return depth if isinstance(depth, int) else None
+
+    @property
     def export_entries(self) -> dict[str, JsonValue]:
         """What an export of a denoiser says of its training: the window and the noise; nothing of other models."""
         if not self.recipe.startswith("video-"):
@@ -109,9 +118,9 @@ def check_language_run(run: Path, model: str, layer: int | None = None) -> None:
         InputError: If it is no run of a language model, lacks the model, or has no layer K.
     """
     config = read_config(run)
-    depth = config.settings.get("depth")
-    if config.recipe != "llm-sft" or not isinstance(depth, int):
-        raise InputError(f"expected a run of llm-sft; {run} is one of {config.recipe}.")
+    depth = config.depth
+    if config.recipe not in LANGUAGE or depth is None:
+        raise InputError(f"expected a run of {' or '.join(LANGUAGE)}; {run} is one of {config.recipe}.")
     check_model(run, model)
     if layer is not None and (not isinstance(layer, int) or not 1 <= layer <= depth):
         raise InputError(f"layer must be from 1 to {depth}, the depth of {run}; got {layer}.")

@@ -32,11 +32,15 @@ class LayerGroups(Part):
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
+        if not self.noise or not self.counts or min(self.counts) < 1:
+            raise ValueError("layers.noise must hold at least one level, and layers.counts samples of each block")
+        layers = len(self.losses[0]) if self.losses else 0
         for name, sums in (("losses", self.losses), ("scores", self.scores or self.losses)):
-            if len(sums) != len(self.noise) or any(len(row) != len(self.counts) for rows in sums for row in rows):
+            shape = {len(sums) == len(self.noise)} | {len(rows) == layers > 1 for rows in sums}
+            if not all(shape | {len(row) == len(self.counts) for rows in sums for row in rows}):
                 raise ValueError(
-                    f"layers.{name} must have one row per layer at each of {len(self.noise)} noise levels, with "
-                    f"{len(self.counts)} sums each"
+                    f"layers.{name} must have one row per layer, of at least 2, at each of {len(self.noise)} noise "
+                    f"levels, with {len(self.counts)} sums each"
                 )
         return self
 
@@ -53,6 +57,7 @@ class Groups(File):
         counts: Samples in each group, N numbers.
         scores: Sums of the scores, (G, N); empty for a task without a score per sample.
         layers: The losses and scores of all layers.
+        fingerprint: A hash of the samples' targets in their order; None in files of older versions.
     """
 
     noise: list[float]
@@ -61,6 +66,7 @@ class Groups(File):
     counts: list[int]
     scores: list[list[Number]]
     layers: LayerGroups | None = None
+    fingerprint: str | None = None
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:

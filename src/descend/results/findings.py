@@ -16,7 +16,40 @@ KEPT_WITHIN = 2
 """By how many percent a last layer may be worse than the baseline's and still keep its quality."""
 
 Kept = Literal["proven", "open", "broken"]
-"""Whether a last layer is within `KEPT_WITHIN` percent of a baseline's: certain, not known, or excluded."""
+"""Whether layers are within a tolerance of a full depth: certain, not known, or excluded."""
+
+STATES: dict[Kept, str] = {"proven": "certified", "open": "open", "broken": "refuted"}
+"""The same, as a sentence says it."""
+
+
+def tolerance_words(percent: float, higher_is_better: bool) -> str:
+    """A tolerance with its unit: points of a metric that is better when higher, else percent of full depth's."""
+    return f"{percent:g} point{'s' * (percent != 1)}" if higher_is_better else f"{percent:g} %"
+
+
+def first_within(metric: Sequence[float], full: float, percent: float, *, higher_is_better: bool) -> int | None:
+    """The smallest layer such that it and all deeper ones are within a percent of a full depth.
+
+    Percent are points of a metric that is better when higher (accuracy 0.90 is within 1 of 0.91), and relative to the
+    absolute value of full depth for one that is better when lower (RMSE 10.1 is within 1 of 10). A layer better than
+    full depth is within any percent.
+
+    Args:
+        metric: The metric of each layer, L+1 numbers.
+        full: That of full depth, the model's own or a baseline's.
+        percent: The tolerance.
+        higher_is_better: Whether more of the metric is better.
+
+    Returns:
+        The layer; None if not even the last one is within, or full depth's metric is not finite.
+    """
+    if not math.isfinite(full):
+        return None
+    allowed = percent / 100 if higher_is_better else percent / 100 * abs(full)
+    allowed += 1e-9 * abs(full)  # rounding: 0.91 − 0.90 is more than 0.01
+    losses = [full - value if higher_is_better else value - full for value in metric]
+    layer = max((layer + 1 for layer, loss in enumerate(losses) if not loss <= allowed), default=0)
+    return layer if layer < len(metric) else None
 
 
 class Histogram(Part):
@@ -50,7 +83,7 @@ class AnytimeCurve(Part):
         noise: The level γ.
         metric: The metric of each layer 0 … L.
         first_within: For 1, 2 and 5 the smallest layer l such that l and all deeper layers are within that percent of
-            full depth, see `of`; None where full depth's metric is not finite.
+            full depth, see `first_within`; None where full depth's metric is not finite.
         area: The trapezoid of the metric over l/L in [0, 1]; NaN where a metric is not finite.
     """
 
@@ -71,28 +104,63 @@ class AnytimeCurve(Part):
     def of(cls, noise: float, metric: Sequence[float], *, higher_is_better: bool) -> Self:
         """The curve of one noise level.
 
-        Percent are points of a metric that is better when higher (accuracy 0.90 is within 1 of 0.91), and relative to
-        full depth for one that is better when lower (RMSE 10.1 is within 1 of 10). A layer better than full depth is
-        within any percent.
-
         Args:
             noise: The level γ.
             metric: The metric of each layer, L+1 numbers.
             higher_is_better: Whether more of the metric is better.
         """
-        full, depth = metric[-1], len(metric) - 1
         points = [value if math.isfinite(value) else math.nan for value in metric]
-        area = sum((low + high) / 2 for low, high in pairwise(points)) / depth
+        area = sum((low + high) / 2 for low, high in pairwise(points)) / (len(metric) - 1)
+        first = {each: first_within(metric, metric[-1], each, higher_is_better=higher_is_better) for each in WITHIN}
+        return cls(noise=noise, metric=list(metric), first_within=first, area=area)
 
-        def first(percent: int) -> int | None:
-            if not math.isfinite(full):
-                return None
-            allowed = percent / 100 if higher_is_better else percent / 100 * abs(full)
-            allowed += 1e-9 * abs(full)  # rounding: 0.91 − 0.90 is more than 0.01
-            losses = [full - value if higher_is_better else value - full for value in metric]
-            return max((layer + 1 for layer, loss in enumerate(losses) if not loss <= allowed), default=0)
 
-        return cls(noise=noise, metric=list(metric), first_within={each: first(each) for each in WITHIN}, area=area)
+class Validation(Part):
+    """Each layer on validation data, on which K is chosen.
+
+    Attributes:
+        samples: How many samples.
+        metric: The metric of each layer 0 … L at the training noise.
+        layer_metrics: γ → the metric of each layer, at all evaluated levels; empty in files of older versions.
+        fingerprint: That of the samples' targets; None in files of older versions.
+    """
+
+    samples: int
+    metric: list[Number]
+    layer_metrics: ByLevel = {}
+    fingerprint: str | None = None
+
+
+class Choice(Part):
+    """The layer K that suffices for one tolerance, and what the evaluated data say of it.
+
+    Attributes:
+        layer: K.
+        state: *proven* if K and all deeper layers are certain to be within the tolerance, *broken* if K is certain to
+            be beyond it, else *open*.
+        at_most: How much worse than full depth K and all deeper layers are at most, in percent (points of a metric that
+            is better when higher), with the confidence of ``state``; NaN where that is not known.
+        time: The time to K as a share of the time to the last layer; None where it was not measured.
+    """
+
+    layer: int
+    state: Kept
+    at_most: Number = math.nan
+    time: float | None = None
+
+    @property
+    def state_words(self) -> str:
+        """What the data say of K, after its number."""
+        return "not enough" if self.state == "broken" else STATES[self.state]
+
+    def sentence(self, depth: int, within: str) -> str:
+        """Whether K of ``depth`` layers suffice ``within`` a tolerance, in words, and how sure that is."""
+        refuted = self.state == "broken"
+        if self.layer:
+            words = f"{self.layer} of {depth} layers {'do not ' * refuted}suffice within {within}"
+        else:
+            words = f"The embedding alone is {'not ' * refuted}within {within}"
+        return words if refuted else f"{words}: {self.state_words}"
 
 
 class LayersNeeded(Part):
@@ -100,16 +168,28 @@ class LayersNeeded(Part):
 
     Attributes:
         baseline: To whose full depth layers are held, a run's folder; None for the model's own.
+        seed: The baseline's.
         noise: The level γ.
         within: For 1, 2 and 5 the smallest layer K such that K and all deeper layers are certain to be within that
-            percent of full depth, see `AnytimeCurve.of`; None where not even the last one is.
+            percent of full depth, see `first_within`; None where not even the last one is.
         time: For 1, 2 and 5 the time to that layer as a share of the time to the last one; None where there is none.
+        chosen: For 1, 2 and 5 the K that `first_within` chooses on validation data, and what the evaluated data say of
+            it; None where no layer is within that percent there. Empty without validation data.
     """
 
     baseline: str | None = None
+    seed: int | None = None
     noise: float
     within: dict[int, int | None]
     time: dict[int, float | None] = {}
+    chosen: dict[int, Choice | None] = {}
+
+    def choice(self, percent: int) -> Choice | None:
+        """K for a tolerance: the one chosen on validation data; without any the one certain on the evaluated data."""
+        if self.chosen:
+            return self.chosen.get(percent)
+        layer = self.within.get(percent)
+        return None if layer is None else Choice(layer=layer, state="proven", time=self.time.get(percent))
 
 
 class Latency(Part):

@@ -23,9 +23,13 @@ from descend.results.base import (
     empty_for_null,
     nan_for_null,
     parse,
+    run_name,
 )
 from descend.results.findings import (
+    KEPT_WITHIN,
+    STATES,
     AnytimeCurve,
+    Choice,
     Exits,
     Kept,
     Latency,
@@ -34,9 +38,11 @@ from descend.results.findings import (
     Ratios,
     SettledLayer,
     Speculation,
+    Validation,
+    tolerance_words,
 )
 from descend.results.folder import read_json
-from descend.results.verdict import Verdict
+from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, Verdict
 
 LAST_TRAINED = "Last trained by Descend"
 """How the note begins of a model that is evaluated without its run, by what was saved with it."""
@@ -125,7 +131,9 @@ class Summary(Verdict, Provenance, File):
         limits: For each layer 0 … L the share of the loss before that it may keep; None where nothing is asked.
         first_layer: The exit where the chain starts; the first constraint is on the layer after it.
         sigma: σ_x of the noise.
+        asked: As in `Verdict`; in files of older versions whether the method is ``constrained``.
         layers_needed: How many layers suffice at the training noise; None in files of older versions.
+        validation: The metric of each layer on validation data, on which K is chosen; None where it was not measured.
         kept: γ → whether the last layer is within 2 % of the baseline's; empty without a baseline.
         latency: Measured time to each layer; None where it was not measured.
         probe: Linear probes.
@@ -134,6 +142,7 @@ class Summary(Verdict, Provenance, File):
         energy: γ → the mean energy of h_0 … h_L, of unrolled models.
     """
 
+    asked: bool = Field(default_factory=lambda known: known["method"] == "constrained")
     metric: str
     higher_is_better: bool
     noise: list[float]
@@ -166,6 +175,7 @@ class Summary(Verdict, Provenance, File):
     sigma: float | None = None
     layers_needed: LayersNeeded | None = None
     kept: dict[float, Kept] = {}
+    validation: Validation | None = None
     latency: Latency | None = None
     probe: Probes = Probes()
     exit: Exits | None = None
@@ -185,6 +195,7 @@ class Summary(Verdict, Provenance, File):
             "probe.layer_losses": self.probe.layer_losses,
             "probe.layer_metrics": self.probe.layer_metrics,
             "energy": self.energy,
+            "validation.layer_metrics": self.validation.layer_metrics if self.validation else {},
         }
         levels = [self.train_noise, *self.noise, *self.input_metrics, *chain.from_iterable(by_level.values())]
         if not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
@@ -197,6 +208,7 @@ class Summary(Verdict, Provenance, File):
         rows = [("anytime", len(curve.metric)) for curve in self.anytime]
         rows += [(name, len(row)) for name, level_rows in by_level.items() for row in level_rows.values()]
         rows += [("latency", len(self.latency.milliseconds))] if self.latency else []
+        rows += [("validation", len(self.validation.metric))] if self.validation else []
         optional: dict[str, list[Any]] = {
             "limits": self.limits,
             "settled_layer": self.settled_layer.shares if self.settled_layer else [],
@@ -224,9 +236,70 @@ class Summary(Verdict, Provenance, File):
         return [layer for layer, value in enumerate(rows) if layer and not sign * value >= sign * given]
 
     @property
-    def constrained(self) -> bool:
-        """Whether the run was trained under constraints."""
-        return self.method == "constrained"
+    def headline(self) -> str:
+        """Whether the layers chosen suffice within 2 percent, and whether that is certified; empty if unknown."""
+        if self.layers_needed is None:
+            return ""
+        choice, within = self.layers_needed.choice(KEPT_WITHIN), tolerance_words(KEPT_WITHIN, self.higher_is_better)
+        if choice is None:
+            where = "within" if self.layers_needed.chosen else "certain to be within"
+            return f"No layer is {where} {within} of {self.full_depth}"
+        return choice.sentence(self.depth, within)
+
+    @property
+    def answer(self) -> str:
+        """How many layers suffice, and whether the last one is as good as the baseline's; empty if unknown."""
+        needed = self.layers_needed
+        if needed is None:
+            return ""
+        first = needed.choice(KEPT_WITHIN)
+        words = f"{self.headline}{self._details(KEPT_WITHIN, first)}. "
+        others = []
+        for percent in (percent for percent in needed.within if percent != KEPT_WITHIN):
+            choice, within = needed.choice(percent), tolerance_words(percent, self.higher_is_better)
+            layers = (
+                "none" if choice is None else f"{choice.layer} of {self.depth}" if choice.layer else "the embedding"
+            )
+            state = "" if choice is None else f", {choice.state_words}"
+            others.append(f"{within} {layers}{state}{self._details(percent, choice)}")
+        words += f"Within {'; within '.join(others)}. "
+        if first is not None and not first.layer and first.state == "proven":
+            words += "So the layers add less than that. "
+        how = "Chosen on validation and tested" if needed.chosen else "Tested"
+        words += f"{how} on {self.split} data with {CONFIDENCE:.0%} confidence: {self.metric} at γ = {needed.noise:g}, "
+        words += f"against {self.full_depth}."
+        if self.few_groups:
+            words += f" {self.groups} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed."
+        if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
+            kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
+            words += (
+                f" Whether its last layer is within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that, "
+            )
+            words += f"with {CONFIDENCE:.0%} confidence at each γ for itself: {kept}."
+        return words
+
+    def _details(self, percent: int, choice: Choice | None) -> str:
+        """What else is known of K for a tolerance, in brackets: its time, and where K is open a bound and a safe K."""
+        if choice is None or self.layers_needed is None:
+            return ""
+        known = []
+        if choice.time is not None and choice.layer < self.depth:
+            known.append(f"{100 * choice.time:.0f} % of the time")
+        if choice.state != "proven" and math.isfinite(choice.at_most):
+            known.append(f"at most {choice.at_most:.1f} {'points' if self.higher_is_better else '%'} worse")
+        certain = self.layers_needed.within.get(percent)
+        if choice.state != "proven" and certain is not None and certain < self.depth:
+            known.append(f"certified: {certain}")
+        return f" ({', '.join(known)})" if known else ""
+
+    @property
+    def full_depth(self) -> str:
+        """To what layers are held, in words."""
+        needed = self.layers_needed
+        if needed is None or needed.baseline is None:
+            return "its own full depth"
+        seed = "" if needed.seed in (None, self.seed) else f" of seed {needed.seed}"
+        return f"the full depth of {run_name(Path(needed.baseline))}{seed}"
 
     @property
     def last_trained(self) -> bool:

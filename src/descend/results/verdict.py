@@ -16,7 +16,7 @@ CONFIDENCE = 0.95
 VIOLATION_TOLERANCE = 0.01
 """A constraint missed by more than this share of its bound is broken, however wide its interval."""
 
-Status = Literal["holds", "undecided", "open", "not_significant", "broken"]
+Status = Literal["not_asked", "holds", "undecided", "open", "not_significant", "broken"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 """From best to worst: several runs together have the worst of theirs."""
 
@@ -25,11 +25,13 @@ class Verdict(Part):
     """Whether the constraints hold, as far as the samples can tell. Files of older versions may lack any entry.
 
     A constraint is broken if its interval lies above 0, which proves it, or if it is missed by more than 1 % of its
-    bound. A verdict has one of five statuses:
+    bound. A run is judged by what it was asked: without constraints in training nothing is feasible or broken, and
+    violations only describe it. A verdict has one of six statuses:
 
     =================== ==============================================================================================
     status              the constraints in force
     =================== ==============================================================================================
+    ``not_asked``       Training asked for no descent.
     ``holds``           Every interval ends at or below 0: all constraints hold, with 95 % confidence.
     ``undecided``       None is broken, but an interval reaches above 0 or is unknown.
     ``open``            There are fewer than 12 groups of samples, hence no intervals, or nothing was measured.
@@ -38,6 +40,7 @@ class Verdict(Part):
     =================== ==============================================================================================
 
     Attributes:
+        asked: Whether training asked for these constraints.
         violations: The violation of each descent constraint on the data set, L numbers, ≤ 0 where it holds.
         violation_intervals: A (low, high) of each, simultaneous at 95 % over all constraints in force; NaN below 12
             groups.
@@ -56,6 +59,7 @@ class Verdict(Part):
         groups: How many independent groups of samples the intervals rest on.
     """
 
+    asked: bool = True
     violations: Numbers = []
     violation_intervals: Annotated[list[tuple[Number, Number]], BeforeValidator(empty_for_null)] = []
     cap: float | None = None
@@ -91,6 +95,8 @@ class Verdict(Part):
     @property
     def status(self) -> Status:
         """The verdict in one word, see the table above."""
+        if not self.asked:
+            return "not_asked"
         proven = set(self.violated) - set(self.not_significant)
         if self.feasible is None or (self.few_groups and not proven):
             return "open"

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from descend.results.findings import KEPT_WITHIN, WITHIN
-from descend.results.summary import Summary
 from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, VIOLATION_TOLERANCE, Verdict
 
 LEAST_FALL = 0.001
@@ -16,6 +14,8 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
     if verdict.feasible is None:
         return f"Whether the constraints hold on {data} was not measured."
     match verdict.status:
+        case "not_asked":
+            return f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that."
         case "open":
             missed = _misses(chance) if chance else f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
             return (
@@ -49,36 +49,6 @@ def certificate_sentence(verdict: Verdict) -> str:
     if not falls:
         return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
     return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
-
-
-def needed_sentence(summary: Summary) -> str:
-    """How many layers suffice, and whether the last one is as good as the baseline's, in words; empty if unknown."""
-    needed = summary.layers_needed
-    if needed is None:
-        return ""
-    of = "its own full depth" if needed.baseline is None else f"the full depth of {needed.baseline}"
-    if summary.few_groups:
-        return (
-            f"How many layers suffice is open: {summary.groups} groups of samples, at least {ENOUGH_GROUPS} are needed."
-        )
-    parts: list[str] = []
-    fewest = summary.depth + 1
-    for percent, layer in needed.within.items():
-        if layer is not None and layer < fewest:
-            fewest = layer
-            time = needed.time.get(percent)
-            saved = "" if time is None else f" ({100 * time:.0f} % of the time)"
-            parts.append(f"{layer} of {summary.depth} within {percent} %{saved}")
-    words = f"Layers that suffice: none is certain to have the {summary.metric} of {of} within {max(WITHIN)} %."
-    if parts:
-        words = (
-            f"Layers that suffice, with {CONFIDENCE:.0%} confidence, for the {summary.metric} of {of} at γ = "
-            f"{needed.noise:g}: {', '.join(parts)}."
-        )
-    states = {"proven": "certain", "open": "open", "broken": "excluded"}
-    levels = [level for level in sorted({0.0, needed.noise}) if level in summary.kept]
-    kept = [f"{states[summary.kept[level]]} at γ = {level:g}" for level in levels]
-    return f"{words} Last layer within {KEPT_WITHIN} % of it: {', '.join(kept)}." if kept else words
 
 
 def _misses(constraints: Sequence[int]) -> str:

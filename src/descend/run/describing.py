@@ -9,6 +9,8 @@ from typing import Any
 
 from descend.errors import InputError
 from descend.methods import settings_of_others
+from descend.models.linear_readout import LinearReadout
+from descend.models.own_exits import MARK
 from descend.recipes import GENERATED
 from descend.recipes.configuring import configure
 from descend.results import MODELS, RunConfig, read_config, read_summary, read_trained
@@ -18,6 +20,9 @@ from descend.training.config import DescentArguments
 
 _DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}
 """Training arguments that say nothing about a run, or that follow from others."""
+
+LOADING = "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."
+"""How to load a classifier that is none of Transformers' own."""
 
 _PATHS = ("data", "model", "tokenizer", "pretrained", "cache_dir")
 """Settings whose value may be a path."""
@@ -62,13 +67,13 @@ def train_command(config: RunConfig) -> str:
     Local paths are shortened to their names, because a card may be published.
     """
     first = {name: value for name, value in (("preset", config.preset), ("method", config.method)) if value}
-    dataset = {name: value for name, value in config.settings.items() if name == "dataset"}
-    bare = configure(config.recipe, output_dir="RUN", data=GENERATED, **_REUSE, **first, **dataset)
+    basis = {name: value for name, value in config.settings.items() if name in ("dataset", "model")}
+    bare = configure(config.recipe, output_dir="RUN", data=GENERATED, **_REUSE, **first, **basis)
     usual: dict[str, Any] = asdict(bare.recipe) | stored(bare.arguments) | {"data": None, "use_cpu": False}
     # A file leaves out arguments that have Transformers' default.
     defaults = _defaults(bare.arguments) | {each.name: each.default for each in fields(bare.recipe)}
     ours = {**{name: defaults[name] for name in usual}, **config.training, **config.settings}
-    usual |= {name: defaults[name] for name in dataset}
+    usual |= {name: defaults[name] for name in basis}
     left_out = _DERIVED | first.keys()
     if config.settings.get("model", SMALL) != SMALL or config.settings.get("pretrained"):
         left_out |= {"hidden_size", "depth"}
@@ -98,6 +103,7 @@ def run_card(
     checkpoint: str = "model",
     verdict: str = "",
     layers: int | None = None,
+    own: bool = False,
 ) -> Card:
     """The card of a run's model, with its summary if it has been evaluated.
 
@@ -107,6 +113,7 @@ def run_card(
         checkpoint: Which of the run's models: ``model`` or ``best_feasible``.
         verdict: The verdict in words, for a run without a summary.
         layers: K, for an export of the first K layers; None for the whole model.
+        own: Whether layer K had an own exit; a whole model says it itself.
     """
     config = read_config(folder)
     summary = None
@@ -118,11 +125,13 @@ def run_card(
     base = None if start == SMALL or _is_local(str(start)) else str(start)
     settings: dict[str, Any] = config.settings
     noise = noise_note(settings.get("noise", 0), settings.get("noise_is", "std"))
-    depth = config.settings["depth"]
     begin = "" if start == SMALL else f", starting from {base or Path(str(start)).name}"
     video = config.recipe.startswith("video-")
     noise_on = "the pixels" if video else "the input embedding"
+    own = own or getattr(getattr(network, "config", None), MARK, False)
     read = "The same head reads a prediction after every layer."
+    if own:
+        read = "Every layer has an exit of its own, which reads a prediction; Transformers alone loads the last one."
     if video:
         read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."
     about = [
@@ -130,10 +139,13 @@ def run_card(
         f"on {noise_on} and seed {config.seed}. {read}"
         + (trained_note(trained) if trained else temperature_note(temperature))
     ]
+    if isinstance(network, LinearReadout):
+        about.append(LOADING)
     if layers is not None:
         about.append(
-            f"This checkpoint holds the first {layers} of {depth} layers, with the embedding and the head of the whole "
-            f"model. Its output is that of exit {layers} of the whole model."
+            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the "
+            f"{'exit of the last of them' if own else 'head'} of the whole model. Its output is that of exit "
+            f"{layers} of the whole model."
         )
     elif summary is None:
         about.append("`descend evaluate` on the run's folder adds the metric of every layer and noise level.")

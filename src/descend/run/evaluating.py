@@ -15,7 +15,14 @@ from descend.contract import resolve
 from descend.errors import InputError, refuse
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
-from descend.evaluation.evaluators import decided_texts, energies, input_metrics, pictures, train_losses
+from descend.evaluation.evaluators import (
+    decided_texts,
+    energies,
+    input_metrics,
+    on_validation,
+    pictures,
+    train_losses,
+)
 from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std, evenly, measure
@@ -33,6 +40,9 @@ from descend.run.loading import of_run, of_transformers
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training.config import DescentConfig
+
+MOST_TO_CHOOSE = 1000
+"""Validation samples on which K is chosen, taken evenly. They are measured at all noise levels, as the test samples."""
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
@@ -163,7 +173,7 @@ def evaluate(
     else:
         samples, name = _others(recipe, str(data), split, restored)
     if most is not None:
-        samples = _few(samples, most)
+        samples = few(samples, most)
     recipe.task().check(samples, network.limits)
     network.to(saved.args.device)
     sigma = saved.sigma
@@ -194,8 +204,10 @@ def evaluate(
         evaluators.append(partial(exits, validation=splits().validation, risk=risk, confidence=confidence))
     elif exit:
         evaluators.append(partial(speculation, ignored=IGNORED))
+    if run_data is not None and split == "test":
+        evaluators.append(partial(on_validation, samples=to_choose_on(run_data, most)))
     if train_samples is not None:
-        evaluators.append(partial(train_losses, samples=_few(splits().train, train_samples)))
+        evaluators.append(partial(train_losses, samples=few(splits().train, train_samples)))
     summary = evaluate_subject(subject, evaluators, folder=place)
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
         keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}
@@ -224,7 +236,7 @@ def mean_metric(
         most: How many samples, taken evenly.
         levels: Noise levels γ.
     """
-    samples = _few(data.validation, most)
+    samples = few(data.validation, most)
     network, task = resolve(model, recipe.task(), None)
     network.train(model.training)
     batches = Batches(args.eval_batch_size, args.device, recipe.collate(data.tokenizer))
@@ -234,7 +246,12 @@ def mean_metric(
     return float(np.mean([layers.metrics[-1] for layers in measured]))
 
 
-def _few(samples: Any, most: int) -> Any:
+def to_choose_on(data: Data, most: int | None = None) -> Any:
+    """The validation samples on which K is chosen; ``most`` limits them further."""
+    return few(data.validation, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
+
+
+def few(samples: Any, most: int) -> Any:
     """Some of a data set's samples, taken evenly."""
     places = evenly(len(samples), most)
     return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)

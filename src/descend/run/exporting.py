@@ -1,6 +1,7 @@
 """Export the first K layers of a run's model as a smaller checkpoint."""
 
 import json
+import math
 import shlex
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,17 +14,30 @@ from torch import nn
 from descend.contract import resolve
 from descend.errors import InputError
 from descend.evaluation.layers import measure
+from descend.evaluation.needed import Baseline, held_to
 from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.denoiser import Denoiser
 from descend.models.first_layers import keep_first, merged, plain_output
 from descend.models.library import LibraryModel
+from descend.models.linear_readout import LinearReadout
 from descend.models.loading import load_model
 from descend.models.modules import check_savable, close
-from descend.results import TRAINED_KEY, Trained, read_config, read_trained
+from descend.results import (
+    CONFIDENCE,
+    SUMMARY_FILE,
+    TRAINED_KEY,
+    Trained,
+    read_config,
+    read_groups,
+    read_summary,
+    read_trained,
+)
 from descend.results.card import Card, trained_note, write_card
+from descend.results.findings import STATES, first_within, tolerance_words
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
-from descend.run.describing import run_card
+from descend.run.describing import LOADING, run_card
+from descend.run.evaluating import to_choose_on
 from descend.run.loading import of_run
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
@@ -35,62 +49,86 @@ TOLERANCE = 1.0
 """Default of ``--tolerance``: percent, of an accuracy percentage points."""
 
 
-def choose(folder: Path, tolerance: float = TOLERANCE, model: str = "model") -> tuple[int, list[str]]:
-    """Choose the smallest K whose metric is within a tolerance of full depth's.
+def choose(
+    folder: Path, tolerance: float = TOLERANCE, model: str = "model", baseline: Path | None = None
+) -> tuple[int, list[str]]:
+    """Choose the smallest K such that layer K and all deeper ones are within a tolerance of full depth.
 
-    The metric is that of the validation data at the training noise, as ``descend evaluate --split validation`` measures
-    it. Nothing is written.
+    The metric is that of the validation data at the training noise, on the samples on which ``descend evaluate``
+    chooses K for ``layers_needed``. Nothing is written.
 
     Args:
         folder: The run.
         tolerance: Percentage points of an accuracy, percent of an error.
         model: The run's model: ``model`` or ``best_feasible``.
+        baseline: The evaluated run to whose full depth layers are held; None for the model's own.
 
     Returns:
-        K, and the choice in words with a line for each layer.
+        K, and in words: the metric of each layer, the choice, and whether test data certify it.
 
     Raises:
-        InputError: If the tolerance is out of range, or the folder holds no finished run.
+        InputError: If the tolerance is out of range, the folder holds no finished run, the baseline was not evaluated,
+            or no layer is within the tolerance of it.
     """
     if not 0 <= tolerance <= 100:
         raise InputError(f"tolerance must lie between 0 and 100, in percent; got {tolerance:g}.")
+    reference = None if baseline is None else Baseline.read(baseline)
     subject = of_run(folder, model)
     network, task = subject.restored.model.to(subject.args.device), subject.recipe.task()
-    samples = subject.recipe.load(subject.restored).validation
+    data = subject.recipe.load(subject.restored)
+    samples = to_choose_on(data)
     task.check(samples, network.limits)
     noise = subject.recipe.corruption(subject.sigma, seed=0)
-    values = measure(network, task, subject.batches.of(samples), [noise])[0].metrics
-    layer = first_within(values, task.higher_is_better, tolerance)
-    digits, unit = (4, "percentage points") if task.higher_is_better else (2, "percent")
+    (measured,) = measure(network, task, subject.batches.of(samples), [noise])
+    values = measured.metrics
+    full, whose = values[-1], "its own full depth"
+    if reference is not None:
+        full = reference.of((data.name, "test", "gaussian", task.metric)).full_depth(
+            len(samples), measured.fingerprint, noise.level
+        )
+        whose = f"the full depth of {reference.name}"
+    within = tolerance_words(tolerance, task.higher_is_better)
+    layer = first_within(values, full, tolerance, higher_is_better=task.higher_is_better)
+    digits = 4 if task.higher_is_better else 2
+    if layer is None:
+        raise InputError(
+            f"no layer is within {within} of {whose} on validation data: {task.metric} {values[-1]:.{digits}f} after "
+            f"the last one, {full:.{digits}f} there. Allow more by --tolerance, or name the layers."
+        )
+    layer = max(layer, 1)  # the embedding is no model
     rows = [f"layer {place}: {task.metric} {value:.{digits}f}" for place, value in enumerate(values)]
     rows[layer] += " <- chosen"
-    last = (
-        f"K = {layer} of {len(values) - 1}, the first layer whose {task.metric} is at most {tolerance:g} {unit} worse "
-        "than that of full depth."
-    )
-    return layer, [f"validation data at γ = {subject.recipe.noise:g}:", *rows, last]
+    last = f"K = {layer} of {len(values) - 1}: from it on every layer's {task.metric} is within {within} of {whose}."
+    certified = _certificate(folder, model, layer, tolerance, reference)
+    return layer, [f"{len(samples)} validation samples at γ = {subject.recipe.noise:g}:", *rows, last, certified]
 
 
-def first_within(values: list[float], higher_is_better: bool, tolerance: float) -> int:
-    """The smallest K ≥ 1 whose metric is within a tolerance of full depth's; L if that is not a number.
-
-    Args:
-        values: The metric of the layers 0 … L.
-        higher_is_better: Whether a larger metric is better.
-        tolerance: Percentage points of an accuracy, percent of an error.
-    """
-    full, share = values[-1], tolerance / 100 + 1e-9  # but for rounding: 0.91 − 0.90 is more than 0.01
-    worst = full - share if higher_is_better else full * (1 + share)
-    within = [value >= worst if higher_is_better else value <= worst for value in values]
-    return within.index(True, 1) if any(within[1:]) else len(values) - 1
+def _certificate(folder: Path, model: str, layer: int, tolerance: float, baseline: Baseline | None) -> str:
+    """What the test data say of K, if the run was evaluated on them."""
+    again = f"For a certificate of K on test data: descend evaluate {shlex.quote(str(folder))}"
+    if not (folder / SUMMARY_FILE).is_file():
+        return f"{again}."
+    summary, groups = read_summary(folder), read_groups(folder)
+    scored = groups is not None and groups.layers is not None and groups.layers.scores
+    if summary.split != "test" or summary.checkpoint != model or groups is None or not scored:
+        return f"{again} --model {model}."
+    if baseline is not None:
+        baseline = baseline.of((summary.dataset, summary.split, summary.shift, summary.metric))
+    levels = held_to(groups, baseline, summary.higher_is_better)
+    state, most = levels[summary.train_noise].state(layer, tolerance)
+    within = tolerance_words(tolerance, summary.higher_is_better)
+    if state != "proven" and math.isfinite(most):
+        unit = "points" if summary.higher_is_better else "%"
+        within += f"; with {CONFIDENCE:.0%} confidence at most {most:.1f} {unit} worse"
+    return f"On test data: {'not' if state == 'broken' else STATES[state]} within {within}."
 
 
 def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:
     """Write the first K layers of a run's model as a checkpoint of Transformers, with its tokenizer and a model card.
 
-    The embedding, the final norm and the head are the whole model's, and so is the type of the weights. Adapters are
-    added to the weights, in float32. Before the checkpoint is put in place it is loaded again, and its output on a
-    small made-up input is compared with that of exit K.
+    The embedding, the final norm and the head are the whole model's, and so is the type of the weights; where layer K
+    has an own exit, it becomes the norm and head. Adapters are added to the weights, in float32. Before the checkpoint
+    is put in place it is loaded again, and its output on a small made-up input is compared with that of exit K.
 
     Args:
         folder: The run.
@@ -111,6 +149,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
     network, depth = subject.restored.model, subject.restored.model.depth
     config, trained = read_config(folder), read_trained(source)
     adapters = hasattr(network.saved, "peft_config")
+    own = isinstance(network, LibraryModel) and network.own_exits is not None
     origin: dict[str, Any] = trained.content() if trained else {}
     origin |= {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries}
     again = _write(
@@ -120,14 +159,16 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
         origin=origin,
         dtype=None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
         tokenizer=subject.restored.tokenizer,
-        card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers),
+        card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers, own=own),
     )
     parameters = sum(each.numel() for each in again.parameters()) / 1e6
     lines = [f"{out}: the first {layers} of {depth} layers of {source}, {parameters:.3g} million parameters."]
     if getattr(again.config, "tied", False):
         lines.append(f"Its layers share one set of weights: the copy has all of them and runs {layers} times.")
     if isinstance(network, LayeredCausalLM) and layers < depth:
-        lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts)
+        lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts and not own)
+    if isinstance(again, LinearReadout):
+        lines.append(LOADING)
     return lines
 
 
@@ -175,8 +216,8 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         raise InputError(f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.")
     refuse_full(Path(out), "another folder")
     about = (
-        f"The first {layers} of {depth} layers of a {kind}, with its embedding and head. The output is that of exit "
-        f"{layers} of the whole model."
+        f"The first {layers} of {depth} layers of a {kind}, with its embedding and the readout of layer {layers}. The "
+        f"output is that of exit {layers} of the whole model."
     )
     if (trained := Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))) is not None:
         about += f" Method of training: `{trained.method}`.{trained_note(trained)}"
@@ -221,6 +262,8 @@ def _write(
     if hasattr(network.saved, "peft_config"):
         network = type(network)(merged(network.saved))
     keep_first(network, layers)
+    if isinstance(network, LibraryModel):
+        network.share_readout()
     plain: Any = network.saved
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
     setattr(plain.config, TRAINED_KEY, {**origin, "exported_layers": layers, "of_layers": depth})
@@ -255,7 +298,7 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
     config = read_config(folder)
     if not config.finished:
         raise InputError(f"{folder} is not finished. Finish it first: the same descend train with --resume.")
-    depth = config.settings.get("depth")
-    if layers is not None and isinstance(depth, int) and not 1 <= layers <= depth:
+    depth = config.depth
+    if layers is not None and depth is not None and not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.")
     refuse_full(out)

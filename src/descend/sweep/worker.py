@@ -230,7 +230,7 @@ class _Worker:
         values = [summary.mean for summary in summaries]
         known = {
             "values": values,
-            "feasible": all(summary.feasible for summary in summaries),
+            "feasible": all(summary.feasible for summary in summaries) if summaries[0].asked else None,
             "seconds": sum(summary.seconds or 0.0 for summary in summaries),
             "noise": summaries[0].noise,
         }

@@ -52,6 +52,9 @@ REFUSED = {
 }
 """Trainer settings that we refuse, with the reason."""
 
+USED_BY_ALL = {"preset", "exits", "head_lr_ratio", "calibrate", "patience"}
+"""Settings of Descend that every method uses."""
+
 MEASURED = ("feasible", "loss", "merit", "violation")
 """What every evaluation measures beside the task's metric, see `metric_for_best_model`."""
 
@@ -148,6 +151,8 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             )
         if self.patience is not None:
             self._check_patience()
+        if self.exits == "shared" and CLASSES[self.method].own_exits:
+            raise InputError(f"the method {self.method} trains own exits; got exits shared. Leave it out.")
         if self.label_smoothing_factor:
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
@@ -262,7 +267,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         method = CLASSES[self.method]
         if method.constrained:
             return self._dual(problem)
-        return PrimalDual(DescentProblem(depth, objective=method.objective_weights(depth)))
+        return PrimalDual(DescentProblem(depth, objective=method.objective_weights(depth, self)))
 
     def _dual(self, problem: DescentProblem) -> PrimalDual:
         """The dual of a constrained problem."""
@@ -318,11 +323,31 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         return warmup
 
     @property
+    def own_exits(self) -> bool:
+        """Whether inner layers get own exits."""
+        return self.exits == "own" or CLASSES[self.method].own_exits
+
+    def check_exits(self, name: str, *, has_head: bool) -> None:
+        """Refuse own exits for a model whose layers are not read by a head of Transformers, which they are copies of.
+
+        Args:
+            name: The model's name, for the message.
+            has_head: Whether they are.
+        """
+        if self.head_lr_ratio != 1 and not has_head:
+            raise InputError(f"head_lr_ratio is of heads of Transformers; {name} has none. Leave it out.")
+        if self.own_exits and not has_head:
+            raise InputError(
+                f"own exits are copies of the head of a model of Transformers; the layers of {name} share one readout. "
+                "Choose exits shared, and not the method probe."
+            )
+
+    @property
     def idle(self) -> set[str]:
         """Names of Descend's settings that this method does not use."""
         every = set(DescentSettings.__annotations__)
         shared = every - settings_of_others()
-        unused = set() if CLASSES[self.method].constrained else shared - {"preset", "calibrate", "patience"}
+        unused = set() if CLASSES[self.method].constrained else shared - USED_BY_ALL
         return unused | settings_of_others(self.method)
 
 

@@ -216,6 +216,17 @@ class TrainerHooks(Saving):
         """Look at the gradient's norm before the optimizer's step; an exception stops it."""
         raise NotImplementedError
 
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Clip own exits apart, so that they change no step of the model; returns its norm before."""
+        own = list(self.objective.model.own_exits.parameters()) if self.objective.own else []
+        if not own:
+            return super()._clip_grad_norm(model)
+        apart = {id(parameter) for parameter in own}
+        rest = [parameter for parameter in model.parameters() if id(parameter) not in apart]
+        norm = self.accelerator.clip_grad_norm_(rest, self.args.max_grad_norm)
+        of_own = nn.utils.clip_grad_norm_(own, self.args.max_grad_norm)
+        return norm if bool(getattr(of_own, "full_tensor", lambda: of_own)().isfinite()) else of_own
+
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.check_step(model, norm)

@@ -168,7 +168,9 @@ class Measuring(TrainerHooks):
                 # Measure a candidate at the temperature with which it would be saved.
                 divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem)) or 1.0
                 layers = at_temperature(layers, self.objective.task, divisor)
-            held = verdict(self.args.problem(model.depth, model.first_layer), layers)
+            held = verdict(
+                self.args.problem(model.depth, model.first_layer), layers, asked=self.dual.problem.constrained
+            )
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             # Ranks may differ by rounding: all use the main process's numbers.
             held, named = self._broadcast((held, self._named_metrics(layers, held, prefix, predictions)))

@@ -33,6 +33,8 @@ class Method:
     """Whether the multipliers move."""
     compiles: ClassVar[bool] = True
     """Whether the blocks are the same at every step, so that they can be compiled."""
+    own_exits: ClassVar[bool] = False
+    """Whether inner layers must have own exits."""
     draws: ClassVar[bool] = False
     """Whether the method draws random numbers, besides the noise's and those of the sample of targets."""
 
@@ -40,8 +42,8 @@ class Method:
         self.settings = settings
 
     @staticmethod
-    def objective_weights(depth: int) -> list[float]:
-        """The weights of f_0 … f_L in the problem's objective, L+1 numbers."""
+    def objective_weights(depth: int, settings: Any) -> list[float]:
+        """The weights of f_0 … f_L in the problem's objective, L+1 numbers, under the training arguments."""
         return [0.0] * depth + [1.0]
 
     @staticmethod
@@ -82,8 +84,14 @@ class Method:
 
     @property
     def inner(self) -> bool:
-        """Whether the next step needs the losses of inner exits."""
+        """Whether the next step needs the losses of inner exits, without own exits, which always learn."""
         return self.dual.inner
+
+
+class Probe(Method):
+    """ERM, and own exits of the inner layers that learn beside it: the model hears nothing of them."""
+
+    own_exits = True
 
 
 class Constrained(Method):
@@ -100,18 +108,22 @@ class Uniform(Method):
     """
 
     @staticmethod
-    def objective_weights(depth: int) -> list[float]:
+    def objective_weights(depth: int, settings: Any) -> list[float]:
         """1 / (L+1) each."""
         return [1 / (depth + 1)] * (depth + 1)
 
 
 class Linear(Method):
-    """Deep supervision with a weight in proportion to l, so that exit 0 has none."""
+    """Deep supervision with a weight in proportion to l, so that exit 0 has none.
+
+    Inner layers weigh c·l/L against 1 of the last one, with c the setting ``inner_weight``; the sum of all is 1.
+    """
 
     @staticmethod
-    def objective_weights(depth: int) -> list[float]:
-        """l / Σ l."""
-        return [layer / (depth * (depth + 1) / 2) for layer in range(depth + 1)]
+    def objective_weights(depth: int, settings: Any) -> list[float]:
+        """c·l/L and 1, divided by their sum."""
+        weights = [settings.inner_weight * layer / depth for layer in range(depth)] + [1.0]
+        return [weight / sum(weights) for weight in weights]
 
 
 class RDrop(Method):
@@ -300,6 +312,7 @@ class LayerSkip(Method):
 
 CLASSES: dict[str, type[Method]] = {
     "erm": Method,
+    "probe": Probe,
     "constrained": Constrained,
     "uniform": Uniform,
     "linear": Linear,

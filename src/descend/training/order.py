@@ -15,7 +15,7 @@ from transformers.trainer_utils import has_length
 
 from descend.errors import InputError
 from descend.tasks.text import NextToken
-from descend.training.measuring import Measuring
+from descend.training.exits import OwnExits
 
 IDLE = "idle"
 """Marks a micro-batch that counts nothing, because another rank counts its samples."""
@@ -53,7 +53,7 @@ class Share(BatchSampler):
         return (samples[self._own] or samples[:1] for samples in super().__iter__())
 
 
-class Ordered(Measuring):
+class Ordered(OwnExits):
     """A trainer whose micro-batches hold each sample of an epoch once."""
 
     computed = 0

@@ -47,6 +47,7 @@ class DescentMixin(Resumable):
         """Set up the objective, the multipliers and the records."""
         noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
         self.objective = objective = Objective(model, task, noise, sample)
+        self._exits_are_new = self.give_own_exits(args)
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
         if objective.sample_fields is None:
@@ -69,6 +70,9 @@ class DescentMixin(Resumable):
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
         self.check_selection()
+        self.check_optimizer()
+        if self._exits_are_new:
+            self.fit_exits()
         self.loss_is_scaled_for_ga = True
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
         self.method.attach(self)
@@ -88,7 +92,7 @@ class DescentMixin(Resumable):
         step, micro_batch = self.state.global_step, self.computed
         self.objective.begin(step, micro_batch)
         self.method.before_pass(step, self.state.max_steps, micro_batch)
-        batch = model(weights=self._weights, inner=self.method.inner, **inputs)
+        batch = model(weights=self._weights, inner=self.method.inner or self.objective.own, **inputs)
         self.computed += 1
         self.sums.add(batch.losses, idle=idle)
         # An idle rank computes too, because every rank must take part in the collectives.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         read_instructions,
         tokenize_instructions,
     )
-    from descend.tasks.text.sources import IMDB_LABELS, MNLI_LABELS, read_imdb, read_mnli
+    from descend.tasks.text.sources import IMDB_LABELS, MNLI_LABELS, read_imdb, read_labelled, read_mnli
     from descend.tasks.text.splits import split_off
     from descend.tasks.text.tokens import learn_tokenizer, load_tokenizer, token_counts, tokenize
 
@@ -40,6 +40,7 @@ __all__ = [
     "prompt",
     "read_imdb",
     "read_instructions",
+    "read_labelled",
     "read_mnli",
     "split_off",
     "token_counts",
@@ -57,7 +58,7 @@ _MODULES = {
         "read_instructions",
         "tokenize_instructions",
     ),
-    "sources": ("IMDB_LABELS", "MNLI_LABELS", "read_imdb", "read_mnli"),
+    "sources": ("IMDB_LABELS", "MNLI_LABELS", "read_imdb", "read_labelled", "read_mnli"),
     "splits": ("split_off",),
     "tokens": ("learn_tokenizer", "load_tokenizer", "token_counts", "tokenize"),
 }

@@ -1,14 +1,20 @@
-"""Read IMDb and MNLI from their usual files or from the Hub, as `datasets`."""
+"""Read IMDb and MNLI from their usual files or from the Hub, and texts with classes of one's own, as `datasets`."""
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 
 from descend.errors import InputError, reason
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
+from descend.tasks.text.splits import class_order, sides_of, split_classes
+
+TABLES = (".csv", ".tsv", ".jsonl")
+"""Suffixes of files with a text in each row."""
 
 MOST_REVIEW = 2**24
 """Largest file of a review, in bytes."""
@@ -17,8 +23,12 @@ IMDB_LABELS = ("neg", "pos")
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
 """The classes in GLUE's order."""
 
+TEST_SHARE = 0.2
+"""Share of labelled texts to test on where they have no test side."""
+
 # Our name for a column → its names in the known file formats.
 _COLUMNS = {"text": ("sentence1", "premise"), "pair": ("sentence2", "hypothesis"), "label": ("gold_label", "label")}
+_LABELLED = {"text": ("text",), "label": ("label",)}
 
 
 def read_imdb(path: str | Path) -> DatasetDict:
@@ -38,7 +48,15 @@ def read_imdb(path: str | Path) -> DatasetDict:
     if not root.exists():
         return _of_hub(path, {"text": "text"})
     inside = root / "aclImdb" if (root / "aclImdb").is_dir() else root
-    return DatasetDict({side: _reviews(inside / side, root) for side in ("train", "test")})
+    for side, name in product(("train", "test"), IMDB_LABELS):
+        if not (inside / side / name).is_dir():
+            raise InputError(
+                f"{inside} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there is no "
+                f"{side}/{name}. Texts of one's own classes are read by --dataset labelled."
+            )
+    return DatasetDict(
+        {side: Dataset.from_list(_texts(inside / side, IMDB_LABELS, root)) for side in ("train", "test")}
+    )
 
 
 def read_mnli(path: str | Path) -> DatasetDict:
@@ -81,6 +99,60 @@ def read_mnli(path: str | Path) -> DatasetDict:
     return DatasetDict({side: _pairs(file) for side, (file,) in sides.items()})
 
 
+def read_labelled(path: str | Path) -> DatasetDict:
+    """Read texts with classes of one's own.
+
+    Args:
+        path: A folder with ``train`` and perhaps ``test`` and ``val``, each with a folder of ``.txt`` files for each
+            class; or a ``.csv``, ``.tsv`` or ``.jsonl`` file with the columns ``text`` and ``label``. Without a test
+            side, ``val`` becomes one, or a fifth of each class, the same in every run.
+
+    Returns:
+        ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
+        the classes' names, and ``source``.
+
+    Raises:
+        InputError: If the data are missing or have another layout, there is one class only, or the training side lacks
+            a class of another side.
+    """
+    root = Path(path).expanduser()
+    sides = sides_of(root, class_folders)
+    if "train" in sides:
+        labels = class_folders(sides["train"])
+        for folder in sides.values():
+            if unknown := [name for name in class_folders(folder) if name not in labels]:
+                raise InputError(
+                    f"{folder} has texts of {', '.join(unknown)}, a class that {sides['train']} lacks. Give training "
+                    "texts of it, or remove its folder."
+                )
+        rows = {side: _texts(folder, labels, root) for side, folder in sides.items()}
+    elif root.is_file() and root.suffix.lower() in TABLES:
+        texts = [values | {"source": place} for place, values in _rows(root, _LABELLED)]
+        labels = class_order({row["label"] for row in texts})
+        rows = {"train": [row | {"label": labels.index(row["label"])} for row in texts]}
+    else:
+        raise InputError(
+            f"{root} must be a folder with train, and in it a folder of .txt files for each class, or a file "
+            f"{', '.join(TABLES)} with the columns text and label."
+        )
+    if len(labels) < 2:
+        raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
+    if "test" not in rows:
+        every = rows["train"]
+        parts = split_classes([row["text"] for row in every], [row["label"] for row in every], TEST_SHARE)
+        rows = {side: [every[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
+    features = Features(text=Value("string"), label=ClassLabel(names=labels), source=Value("string"))
+    return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
+
+
+def class_folders(side: Path) -> list[str]:
+    """The names of the folders in a folder that hold ``.txt`` files: classes of texts."""
+    if not side.is_dir():
+        return []
+    names = (each.name for each in side.iterdir() if not is_litter(Path(each.name)) and any(each.glob("*.txt")))
+    return class_order(names)
+
+
 def pair_files(root: Path) -> list[Path]:
     """The files below a folder that may hold pairs of sentences, by their suffixes."""
     return sorted(
@@ -90,54 +162,63 @@ def pair_files(root: Path) -> list[Path]:
     )
 
 
-def _reviews(folder: Path, root: Path) -> Dataset:
+def _texts(folder: Path, labels: Sequence[str], root: Path) -> list[dict[str, Any]]:
+    """The texts below a folder, in a folder for each class."""
     rows = []
-    for label, name in enumerate(IMDB_LABELS):
-        if not (folder / name).is_dir():
-            raise InputError(
-                f"{folder.parent} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there "
-                f"is no {folder.name}/{name}."
-            )
+    for label, name in enumerate(labels):
         files = sorted(file for file in (folder / name).glob("*.txt") if not is_litter(Path(file.name)))
         refuse_ways_out(root, files)
         for file in files:
             text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
             if not text:
-                raise InputError(f"{file} is empty; expected a review. Remove it.")
+                raise InputError(f"{file} is empty; expected a text. Remove it.")
             rows.append({"text": text, "label": label, "source": str(file)})
     if not rows:
-        raise InputError(f"{folder} holds no reviews: expected pos/*.txt and neg/*.txt.")
-    return Dataset.from_list(rows)
+        raise InputError(f"{folder} holds no texts: expected {' and '.join(f'{name}/*.txt' for name in labels)}.")
+    return rows
 
 
 def _pairs(file: Path) -> Dataset:
     rows = []
-    for place, row in _tsv(file) if file.suffix.lower() == ".tsv" else json_objects(file):
-        values = {}
-        for name, columns in _COLUMNS.items():
-            column = next((each for each in columns if each in row), None)
-            if column is None:
-                raise InputError(f"{place} has no column {' or '.join(columns)}; it has {', '.join(row)}.")
-            value = "" if row[column] is None else row[column]
-            if not plain_text(value):
-                raise InputError(f"{place}: {column} must be text; got {repr(value)[:60]}. Correct or remove the row.")
-            values[name] = value.strip()
-        if values["label"] == "-":
-            continue
+    for place, values in _rows(file, _COLUMNS):
         if values["label"] not in MNLI_LABELS:
             raise InputError(f"{place}: the label must be one of {', '.join(MNLI_LABELS)}; got {values['label']!r}.")
-        for name in ("text", "pair"):
-            if not values[name]:
-                raise InputError(f"{place}: {_COLUMNS[name][0]} is empty. Remove the row.")
         rows.append(values | {"label": MNLI_LABELS.index(values["label"]), "source": place})
     if not rows:
         raise InputError(f"{file} holds no labelled rows.")
     return Dataset.from_list(rows)
 
 
-def _tsv(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    # QUOTE_NONE: a quote is part of the sentence and does not start a field that spans lines.
-    rows = csv.reader(lines(file, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a file with their places, and the texts in some columns; only a label may be a whole number.
+
+    Args:
+        file: A file with one of the suffixes `TABLES`.
+        columns: Our name for a column → its names in files.
+    """
+    for place, row in json_objects(file) if file.suffix.lower() == ".jsonl" else _table(file):
+        values = {}
+        for name, names in columns.items():
+            column = next((each for each in names if each in row), None)
+            if column is None:
+                raise InputError(f"{place} has no column {' or '.join(names)}; it has {', '.join(row)}.")
+            value: Any = "" if row[column] is None else row[column]
+            if name == "label" and isinstance(value, int):
+                value = str(value)
+            if not plain_text(value):
+                raise InputError(f"{place}: {column} must be text; got {repr(value)[:60]}. Correct or remove the row.")
+            values[name] = value.strip()
+        if "pair" in columns and values["label"] == "-":  # MNLI's annotators did not agree
+            continue
+        if empty := [name for name in columns if not values[name]]:
+            raise InputError(f"{place}: {columns[empty[0]][0]} is empty. Remove the row.")
+        yield place, values
+
+
+def _table(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    # QUOTE_NONE: in a tsv a quote is part of the sentence and does not start a field that spans lines.
+    form: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.suffix.lower() == ".tsv" else {}
+    rows = csv.reader(lines(file, newline=""), **form)
     try:
         header = next(rows, [])
         for row in filter(None, rows):  # without empty lines

@@ -1,8 +1,10 @@
-"""Split rows at random into parts that share no text."""
+"""Split rows at random into parts that share no text, and put classes in order."""
 
 import logging
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +14,29 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
 
 logger = logging.getLogger(__name__)
+
+
+def class_order(names: Iterable[str]) -> list[str]:
+    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers."""
+    ordered = sorted(names)
+    return sorted(ordered, key=int) if all(re.fullmatch(r"-?\d+", name) for name in ordered) else ordered
+
+
+def sides_of(root: Path, holds: Callable[[Path], Any]) -> dict[str, Path]:
+    """The folders of a data set's sides by their usual names; ``val`` stands in for a ``test`` that is not there.
+
+    Args:
+        root: The data set's folder.
+        holds: Whether a folder is such a side.
+
+    Raises:
+        InputError: If there are several folders for one side.
+    """
+    train, *others = [root / name for name in ("train", "test", "val", "validation")]
+    held = [folder for folder in others if holds(folder)]
+    if len(held) > 2 or (len(held) == 2 and not holds(root / "test")):
+        raise InputError(f"{root} has both val and validation, sides of one kind. Remove or rename one.")
+    return ({"train": train} if holds(train) else {}) | dict(zip(("test", "validation"), held, strict=False))
 
 
 def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[int]]:
@@ -55,20 +80,57 @@ def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[i
     return parts
 
 
-def split_off(texts: "DatasetDict", validation_share: float) -> "DatasetDict":
+def split_classes(keys: Sequence[Hashable], labels: Iterable[int], share: float) -> tuple[list[int], list[int]]:
+    """Split a share of each class off, at least one group of each and never all, by `split_groups`.
+
+    A class with a single group stays whole.
+
+    Args:
+        keys: What rows of one group have in common, for each row.
+        labels: The class of each row; a group counts to that of its first row.
+        share: The share to split off.
+
+    Returns:
+        The numbers of the rows that are split off, and of the rest, in order.
+    """
+    classes: dict[Hashable, int] = {}
+    rows: dict[int, list[int]] = {}
+    for row, (key, label) in enumerate(zip(keys, labels, strict=True)):
+        rows.setdefault(classes.setdefault(key, label), []).append(row)
+    drawn: list[int] = []
+    for _, members in sorted(rows.items()):
+        groups = [keys[row] for row in members]
+        if len(set(groups)) > 1:
+            count = min(max(round(len(members) * share), 1), len(members) - 1)
+            drawn += [members[place] for place in split_groups(groups, [count])[0]]
+    return sorted(drawn), sorted({*range(len(keys))}.difference(drawn))
+
+
+def split_off(texts: "DatasetDict", validation_share: float, *, by_class: bool = False) -> "DatasetDict":
     """Split the training side into ``train`` and ``validation``, with the same random split in every run.
 
-    Rows with the same ``text``, such as MNLI's pairs with one premise, are all in one of the two.
+    Rows with the same ``text``, such as MNLI's pairs with one premise, are all in one of the two. Texts that have a
+    ``validation`` side keep it.
+
+    Args:
+        texts: The sides ``train`` and ``test``, and perhaps ``validation``.
+        validation_share: The share of the training side.
+        by_class: Whether to take this share of each class.
 
     Raises:
         InputError: If the share is out of range, or leaves a part empty.
     """
     if not 0 < validation_share < 1:
         raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
+    if "validation" in texts:
+        return texts
     rows = texts["train"]
     keys = rows["text"][:]
     size = round(len(rows) * validation_share)
-    validation, train = split_groups(keys, [size]) if size > 1 else ([], [])
+    if by_class:
+        validation, train = split_classes(keys, rows["label"][:], validation_share)
+    else:
+        validation, train = split_groups(keys, [size]) if size > 1 else ([], [])
     if len(validation) < 2:
         raise InputError(
             f"validation needs at least 2 of the {len(rows)} training texts, and training the rest; got {size} of "

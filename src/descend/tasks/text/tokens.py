@@ -75,16 +75,15 @@ def tokenize(
     return texts.map(encode, batched=True, remove_columns=texts.column_names), long
 
 
-def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTokenizerBase:
-    """A tokenizer from a folder, or by its name on the Hub.
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """A tokenizer from a folder, or by its name on the Hub; without a padding token it pads with the end of a text.
 
     Args:
         source: A folder that `save_pretrained` wrote, a folder with BERT's ``vocab.txt``, or one with ``vocab.json``
             and ``merges.txt`` (RoBERTa, GPT-2), to which RoBERTa's special tokens are added. Or a name on the Hub.
-        padding: Whether the tokenizer must have a padding token.
 
     Raises:
-        InputError: If no tokenizer can be loaded, or a padding token is required and missing.
+        InputError: If no tokenizer can be loaded, or it has no token to pad with.
     """
     folder = Path(source).expanduser()
     try:
@@ -108,7 +107,8 @@ def load_tokenizer(source: str | Path, *, padding: bool = True) -> PreTrainedTok
     # Transformers builds such a tokenizer from a folder without a vocabulary.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise InputError(f"the tokenizer of {source} has no words, only special tokens.")
-    if padding and tokenizer.pad_token_id is None:
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    if tokenizer.pad_token_id is None:
         raise InputError(f"the tokenizer of {source} has no token for padding; set its pad_token and save it again.")
     return tokenizer
 

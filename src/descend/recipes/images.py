@@ -1,0 +1,173 @@
+"""Image classification with pretrained vision transformers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from torch.utils.data import Dataset
+from transformers import AutoModelForImageClassification, PreTrainedConfig, ViTImageProcessorPil
+from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+from descend.errors import InputError
+from descend.models.first_layers import keep_first
+from descend.models.images import FAMILIES, ROW, LayeredImageClassifier, resized
+from descend.models.library import check_family
+from descend.recipes.base import (
+    Data,
+    Recipe,
+    Restored,
+    absolute,
+    class_numbers,
+    config_of,
+    is_unnamed,
+    kept_layers,
+    load_pretrained,
+)
+from descend.settings import DIGITS, ImageSettings
+from descend.tasks.images import ImageClassification
+from descend.tasks.images.sources import Images, Side, read_images
+
+MANY = 256
+"""Patches of an image beyond which a run says that smaller images train faster."""
+
+
+class ImageRecipe(ImageSettings, Recipe):
+    """Image classification with a pretrained ViT, DeiT or DINOv2, with its own head or a new one."""
+
+    usual_noise = 1.0
+    has_words = False
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables, such as Dinov2-12."""
+        return f"{type(config_of(self.model)).__name__.removesuffix('Config')}-{self.depth}"
+
+    def completed(self) -> Self:
+        """The recipe with absolute paths, the number of blocks that are trained, and the size of the images.
+
+        Raises:
+            InputError: If the model is of another kind, has fewer blocks, or can't take images of this size.
+        """
+        config = config_of(self.model)
+        check_family(config, FAMILIES, ROW)
+        patch, own = config.patch_size, config.image_size
+        if config.num_channels != 3 or not isinstance(patch, int) or not isinstance(own, int):
+            raise InputError(
+                f"expected a model of square colour images; {self.model} takes {config.num_channels} channels of "
+                f"{own} pixels in patches of {patch}."
+            )
+        size = self.image_size or _size(_processing(self.model), own)
+        if size % patch:
+            raise InputError(
+                f"image_size must be a multiple of {patch}, the side of a patch of {self.model}; got {size}. Choose "
+                f"{max(size // patch, 1) * patch} or {(size // patch + 1) * patch}."
+            )
+        return replace(
+            self,
+            data=self.data if self.data == DIGITS else absolute(self.data),
+            model=absolute(self.model) if Path(self.model).expanduser().is_dir() else self.model,
+            keep_layers=kept_layers(self, config),
+            image_size=size,
+        )
+
+    def load(self, restored: Restored | None = None) -> Data:
+        """Read the images; each is decoded when it is fetched."""
+        config = restored.model.saved.config if restored else config_of(self.model)
+        found = read_images(self.source)
+        source = restored.model.saved.name_or_path if restored else self.model
+        has_head = restored is not None or _has_head(config)
+        if has_head and config.num_labels != len(found.classes):
+            raise InputError(
+                f"{source} has a head of {config.num_labels} classes; {self._named(self.data)} has "
+                f"{len(found.classes)}. Give other data, or a model without a head: "
+                f"AutoModel.from_pretrained({source!r}).save_pretrained(FOLDER) writes one."
+            )
+        numbers = np.arange(len(found.classes))
+        if has_head:
+            numbers = np.array(class_numbers(config, found.classes, source, self._named(self.data)))
+        processor = restored.tokenizer if restored else self._processor()
+        parts = found.parts(self.validation_share).items()
+        sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
+        return Data(
+            sides["train"],
+            sides["validation"],
+            sides["test"],
+            name=self._named(self.data),
+            tokenizer=processor,
+            labels=found.classes,
+        )
+
+    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+        """Load the test images of another data set, or all where it has no sides, and its name."""
+        found = read_images(data)
+        config = restored.model.saved.config
+        side = found.test or found.train
+        source = restored.model.saved.name_or_path
+        numbers = np.array(class_numbers(config, found.classes, source, self._named(data)))
+        return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), self._named(data)
+
+    def _named(self, data: str) -> str:
+        return "generated images" if self.source is None else Path(data).name
+
+    def about(self, data: Data) -> tuple[list[str], list[str]]:
+        """The samples of each part, their classes, and the size that images get."""
+        lines, warnings = super().about(data)
+        config, size = config_of(self.model), self.image_size or 0
+        patches = (size // config.patch_size) ** 2
+        side = f"{size}x{size} pixels, {patches:,} patches"
+        faster = ". Smaller ones, by --image-size, train faster" if patches > MANY else ""
+        return [*lines, f"{len(data.labels)} classes; images become {side}{faster}."], warnings
+
+    def task(self) -> ImageClassification:
+        """Cross-entropy and accuracy."""
+        return ImageClassification()
+
+    def network(self, data: Data) -> LayeredImageClassifier:
+        """The pretrained model cut to its first blocks, for images of this size; with a new head if it has none."""
+        config = config_of(self.model)
+        if not _has_head(config) or is_unnamed(config):
+            config.id2label = dict(enumerate(data.labels))
+            config.label2id = {name: number for number, name in config.id2label.items()}
+        network = load_pretrained(AutoModelForImageClassification, self.model, config=config, dtype="float32")
+        assert self.image_size is not None
+        if self.image_size != config.image_size:
+            network = resized(network, self.image_size)
+        layered = LayeredImageClassifier(network)
+        keep_first(layered, self.depth)
+        return layered
+
+    def restore(self, folder: str) -> Restored:
+        """Load a classifier that `save_pretrained` wrote, and its image processor."""
+        network = load_pretrained(AutoModelForImageClassification, folder, dtype="float32")
+        return Restored(LayeredImageClassifier(network), ViTImageProcessorPil.from_pretrained(folder))
+
+    def _processor(self) -> ViTImageProcessorPil:
+        """Resizes images to this size, whatever their shape, and normalizes them as the model's own processor does."""
+        names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
+        usual = {"image_mean": IMAGENET_DEFAULT_MEAN, "image_std": IMAGENET_DEFAULT_STD}
+        given = usual | {name: value for name, value in _processing(self.model).items() if name in names}
+        assert self.image_size is not None
+        return ViTImageProcessorPil(size={"height": self.image_size, "width": self.image_size}, **given)
+
+
+def _processing(source: str) -> dict[str, Any]:
+    """The settings of a model's image processor; empty if it has none."""
+    try:
+        return ViTImageProcessorPil.get_image_processor_dict(source)[0]
+    except OSError:
+        return {}
+
+
+def _size(processing: dict[str, Any], own: int) -> int:
+    """Height and width of the images that an image processor makes; the model's own if it does not say it."""
+    for size in (processing.get("crop_size"), processing.get("size")):
+        found = size.get("height", size.get("shortest_edge")) if isinstance(size, dict) else size
+        if found:
+            return int(found)
+    return own
+
+
+def _has_head(config: PreTrainedConfig) -> bool:
+    """Whether a pretrained model was saved with a head for classification."""
+    return any("ForImageClassification" in each for each in config.architectures or ())

@@ -1,0 +1,141 @@
+"""How many layers a pretrained model needs as it is: own exits are fitted to it, and it is not trained."""
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from descend.errors import InputError, refuse
+from descend.evaluation.evaluate import Subject
+from descend.evaluation.evaluate import evaluate as evaluate_subject
+from descend.evaluation.evaluators import on_validation
+from descend.evaluation.latency import latency
+from descend.evaluation.layers import Batches
+from descend.evaluation.probes import fit_exits
+from descend.models import causal, encoders, images
+from descend.recipes import RECIPES
+from descend.recipes.base import config_of
+from descend.results import CONFIG_FILE, MODELS, SUMMARY_FILE, Provenance, Summary, locked, read_json
+from descend.results.ownership import RESULTS, refuse_foreign
+from descend.run.evaluating import few
+from descend.settings import flag_of, settings_of
+
+FITTED = {"text": 2000, "image": 2000, "lm": 256}
+"""Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""
+
+MEASURED = {"text": 1000, "image": 1000, "lm": 200}
+"""Test samples, and at most as many validation samples: 500 answers show 1 %, where they hardly differ."""
+
+
+def frozen_folder(model: str) -> Path:
+    """Where the results are written by default: in the working directory, by the name of the model or of its run."""
+    path = Path(os.path.abspath(model))
+    if path.name in MODELS and (path.parent / CONFIG_FILE).is_file():
+        path = path.parent if path.name == MODELS[0] else path.parent.with_name(f"{path.parent.name}-{path.name}")
+    return Path(f"{path.name}-layers")
+
+
+def evaluate_frozen(
+    model: str,
+    data: str,
+    out: Path,
+    settings: Mapping[str, Any],
+    most: int | None = None,
+) -> Summary:
+    """Fit own exits to a pretrained model that stays as it is, and say how many of its layers suffice.
+
+    Every layer of a text or image model, the last one too, gets a logistic regression on training samples; a language
+    model's layers are turned into its last one's by least squares. Layers are held to the model's own full depth, on
+    clean test samples.
+
+    Args:
+        model: Its folder, or its name on the Hub: an encoder, a vision transformer or a causal language model.
+        data: As ``descend train text``, ``image`` and ``lm`` take them.
+        out: Where ``summary.json`` and ``groups.json`` are written.
+        settings: Of that recipe, such as ``max_length``.
+        most: Measure so many test samples; by default `MEASURED`.
+
+    Raises:
+        InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file, a run
+            or results of another model.
+    """
+    refuse_foreign([out / name for name in RESULTS], "another folder by --out")
+    run = Path(model) / MODELS[0]
+    refuse(
+        ((run / CONFIG_FILE).is_file(), f"expected a model, and {model} is the folder of a run; give {run}."),
+        (
+            (out / CONFIG_FILE).exists() or (out / MODELS[0]).exists(),
+            f"{out} holds a run or a model, whose evaluation would be lost. Choose another folder by --out.",
+        ),
+    )
+    name = _recipe_of(config_of(model), model)
+    refuse(
+        (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
+        *(
+            (
+                each not in settings_of(RECIPES.settings(name)),
+                f"{flag_of(each)} is none of descend train {name}, by which {model} is read. Leave it out.",
+            )
+            for each in settings
+        ),
+    )
+    kind = RECIPES[name]
+    if name == "text":
+        from descend.recipes.text import LinearlyReadRecipe as kind  # needs the extra `text`
+    recipe: Any = kind(model=model, data=data, **settings).completed()
+    known = {"model": recipe.model}
+    if (out / SUMMARY_FILE).exists() and read_json(out / SUMMARY_FILE).get("settings") != known:
+        raise InputError(
+            f"{out} holds results that are not those of {model}, and would be lost. Choose another folder by --out."
+        )
+    parts, task = recipe.load(), recipe.task()
+    network: Any = recipe.network(parts)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network.to(device).eval()
+    batches = Batches(16, device, recipe.collate(parts.tokenizer))
+    for part in (parts.train, parts.validation, parts.test):
+        task.check(part, network.limits)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        validation = few(parts.validation, min(most or MEASURED[name], MEASURED[name]))
+        fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
+        how = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
+        subject = Subject(
+            network,
+            task,
+            few(parts.test, most or MEASURED[name]),
+            None,
+            recipe.corruption(None, 0).at(0.0),
+            [0.0],
+            Provenance(
+                recipe=name,
+                method="plain",
+                seed=0,
+                model=recipe.label,
+                settings=known,
+                note=f"The model was not trained. Each layer's readout was fitted {how}.",
+            ),
+            name=parts.name,
+            batches=batches,
+        )
+        return evaluate_subject(subject, [latency, partial(on_validation, samples=validation)], folder=out)
+
+
+def _recipe_of(config: PreTrainedConfig, model: str) -> str:
+    """The recipe that reads a model's layers."""
+    if config.model_type in images.FAMILIES:
+        return "image"
+    generates = any("CausalLM" in each or "LMHead" in each for each in config.architectures or ())
+    if config.model_type in causal.FAMILIES and (generates or config.model_type not in encoders.FAMILIES):
+        return "lm"
+    if config.model_type in encoders.FAMILIES:
+        return "text"
+    known = dict.fromkeys([*encoders.FAMILIES, *causal.FAMILIES, *images.FAMILIES])
+    raise InputError(
+        f"expected an encoder, a vision transformer or a causal language model, of model_type {', '.join(known)}; "
+        f"{model} is of {config.model_type!r}. In Python descend.layered reads any model."
+    )

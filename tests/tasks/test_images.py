@@ -1,0 +1,184 @@
+"""Images on disk as people have them, and what of them is refused."""
+
+import gzip
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import ViTImageProcessorPil
+
+from descend import InputError
+from descend.errors import MissingPackageError
+from descend.tasks.images import Images, read_images
+from tests.support.images import folder, picture
+
+RNG = np.random.default_rng(0)
+
+
+def idx(root, name, values, *, zipped=False):
+    root.mkdir(exist_ok=True)
+    content = struct.pack(">BBBB", 0, 0, 8, values.ndim) + struct.pack(f">{values.ndim}I", *values.shape)
+    content += values.astype(np.uint8).tobytes()
+    file = root / f"{name}-ubyte{'.gz' if zipped else ''}"
+    file.write_bytes(gzip.compress(content) if zipped else content)
+
+
+def mnist(root, *, zipped=False, sides=("train", "t10k"), labels=(3, 7)):
+    for side in sides:
+        idx(root, f"{side}-images-idx3", RNG.integers(0, 255, (10, 6, 6)), zipped=zipped)
+        idx(root, f"{side}-labels-idx1", np.array(labels * 5), zipped=zipped)
+    return root
+
+
+def samples(side, size=8):
+    plain = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}
+    return list(Images(side, ViTImageProcessorPil(size={"height": size, "width": size}, **plain)))
+
+
+def test_any_image_is_upright_in_three_channels_and_of_one_size(tmp_path):
+    turned = Image.Exif()
+    turned[274] = 6  # turn by 90° to see it upright
+    upright = picture(64, 96)
+    files = {
+        "colour.png": (upright, {}),
+        "grey.png": (picture(11, 40, "L"), {}),
+        "palette.gif": (picture(30, 30, "P"), {}),
+        "clear.png": (picture(9, 9, "RGBA"), {}),
+        "photo.jpeg": (upright.transpose(Image.Transpose.ROTATE_90), {"exif": turned, "quality": 95}),
+        "cmyk.JPG": (picture(64, 64, "CMYK"), {}),
+    }
+    root = folder(tmp_path, sides=(".",), count=0)
+    for name, (each, options) in files.items():
+        for kind in ("cats", "dogs"):
+            each.save(root / kind / name, **options)
+    (root / "cats" / "Thumbs.db").write_text("no image")
+    (root / ".cache").mkdir()
+    found = read_images(str(root))
+    assert found.classes == ("cats", "dogs") and found.test is None and len(found.train.pictures) == 2 * len(files)
+    for sample in samples(found.train):
+        pixels = sample["pixel_values"]
+        assert pixels.shape == (3, 8, 8) and pixels[:, :3].min() > 0.6 > 0.4 > pixels[:, -3:].max()
+        assert (pixels[0] - pixels[2]).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("held", ["test", "val", None])
+def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_path, held):
+    root = folder(tmp_path, sides=("train", held) if held else ("train",), count=10)
+    parts, again = (read_images(str(root)).parts(0.25) for _ in range(2))
+    assert list(parts) == ["train", "validation", "test"]
+    files = [file for side in parts.values() for file in side.pictures]
+    assert len(files) == len(set(files)) == (40 if held else 20)
+    for name, side in parts.items():
+        assert side.pictures == again[name].pictures and len(set(np.bincount(side.labels))) == 1
+        assert all(file.parent.name == ("cats", "dogs")[label] for file, label in zip(*side, strict=True))
+        if held:
+            assert all(file.is_relative_to(root / held) == (name == "test") for file in side.pictures)
+
+
+def test_equal_images_are_on_one_side(tmp_path, caplog):
+    root = folder(tmp_path / "data", sides=(".",), count=10)
+    for name in ("cats", "dogs"):
+        for place in range(10):
+            shutil.copy(root / name / f"{place}.png", root / name / f"again-{place}.png")
+    arrays = mnist(tmp_path / "idx", sides=["train"])
+    images = np.repeat(RNG.integers(0, 255, (10, 6, 6)), 2, 0)
+    idx(arrays, "train-images-idx3", images)
+    idx(arrays, "train-labels-idx1", np.array([3] * 10 + [7] * 10))
+    for data in (root, arrays):
+        parts = read_images(str(data)).parts(0.25)
+        contents = [
+            {each.read_bytes() if isinstance(each, Path) else each.tobytes() for each in side.pictures}
+            for side in parts.values()
+        ]
+        assert (
+            sum(map(len, contents)) == len(set.union(*contents)) == sum(len(side.labels) for side in parts.values()) / 2
+        )
+        assert all(len(set(side.labels)) == 2 for side in parts.values())
+    assert not caplog.text
+    both = folder(tmp_path / "both", sides=("train", "test", "val"))
+    shutil.copy(both / "train" / "cats" / "0.png", both / "test" / "cats" / "0.png")
+    shutil.copy(both / "train" / "dogs" / "0.png", both / "val" / "dogs" / "0.png")
+    parts = read_images(str(both)).parts(0.25)
+    assert "2 images to train on are also among those to test or validate on" in caplog.text
+    names = {"train": "train", "validation": "val", "test": "test"}
+    for side, name in names.items():  # a given validation side is used
+        assert parts[side].pictures == sorted((both / name).rglob("*.png"))
+
+
+def test_folders_that_are_numbers_keep_their_order(tmp_path):
+    names = tuple(str(number) for number in range(11))
+    assert read_images(str(folder(tmp_path, classes=names, count=1))).classes == names
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_files_are_read_with_or_without_a_test_side(tmp_path, zipped):
+    found = read_images(str(mnist(tmp_path / "whole", zipped=zipped)))
+    assert found.classes == ("3", "7") and found.test is not None
+    assert found.train.labels.tolist() == [0, 1] * 5 and samples(found.train)[1]["labels"] == 1
+    one = mnist(tmp_path / "one", zipped=zipped, sides=["train"])
+    (file,) = one.glob("train-images*")
+    assert len(read_images(str(file)).parts(0.2)["test"].labels) == 2
+
+
+def test_digits_and_generated_images_are_there_without_files(monkeypatch):
+    assert len(read_images("digits").train.labels) == 1797
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(MissingPackageError, match=r"--data digits needs.*pip install pillow scikit-learn"):
+        read_images("digits")
+    assert [len(side.labels) for side in read_images(None).parts(0.2).values()] == [96, 24, 60]
+
+
+def _cut(root):
+    file = root / "train" / "dogs" / "2.png"
+    file.write_bytes(file.read_bytes()[:-60])
+
+
+def _deep(root):
+    Image.fromarray(np.zeros((5, 5), np.uint16)).save(root / "train" / "cats" / "deep.png")
+
+
+def _few(root):
+    for place in range(1, 5):
+        (root / "train" / "dogs" / f"{place}.png").unlink()
+
+
+def _alike(root):
+    for place in range(1, 5):
+        shutil.copy(root / "train" / "dogs" / "0.png", root / "train" / "dogs" / f"{place}.png")
+
+
+def _without(*names):
+    return lambda root: [shutil.rmtree(root / name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (_without("train/cats", "train/dogs"), r"train must hold a folder of images for each of at least 2.*no folder"),
+        (_without("train/dogs"), r"at least 2 classes; it has only cats"),
+        (_without("train"), r"has test and no train"),
+        (_cut, r"dogs/2\.png can't be read as an image"),
+        (_deep, r"deep\.png can't be read.*8 bits"),
+        (_few, r"at least 2 different images of each class.*dogs has 1"),
+        (_alike, r"at least 2 different images of each class.*dogs has 1"),
+        (lambda root: folder(root, ("val", "validation")), r"both val and validation"),
+        (lambda root: (root / "test" / "cows").mkdir(), r"test/cows is a class that the training images lack.*cats"),
+        (lambda root: (root / "train" / "cows").mkdir(), r"train/cows holds no images"),
+        (lambda root: (root / "train" / "cats" / "6.png").symlink_to("/etc/hostname"), r"leads out of"),
+        (lambda root: mnist(root, sides=["t10k"]), r"images and the labels.*train-images.*it has t10k"),
+        (lambda root: mnist(root, labels=(4,)), r"10 images, and .* 5 labels"),
+        (lambda root: mnist(root, labels=(4, 4)), r"at least 2 classes; the labels are all 4"),
+        (lambda root: (mnist(root), idx(root, "t10k-labels-idx1", np.array([8] * 10))), r"class 8 is among the test"),
+        (lambda root: (mnist(root), idx(root, "train-images-idx3", np.zeros((3, 4)))), r"train-images.*IDX file"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_before_training(tmp_path, harm, message):
+    root = folder(tmp_path)
+    harm(root)
+    with pytest.raises(InputError, match=message) as refused:
+        read_images(str(root)).parts(0.2)
+    assert "\n" not in str(refused.value)
