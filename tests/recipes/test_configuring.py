@@ -9,6 +9,7 @@ from descend import InputError, configure
 from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES, Recipe, Workload
 from descend.recipes.base import class_numbers
+from descend.results.config import PRETRAINED
 from descend.run import stored
 from descend.tasks.text.splits import class_order
 from descend.training.config import DescentConfig
@@ -150,3 +151,7 @@ def test_classes_are_met_by_their_names_in_a_head(head, names, numbers):
         return
     with pytest.raises(InputError, match=r"model knows the classes .* the model has none"):
         class_numbers(config, classes, "model", "data")
+
+
+def test_results_know_the_recipes_of_pretrained_models():
+    assert set(PRETRAINED) == {name for name in RECIPES if RECIPES.needs_model(name)}

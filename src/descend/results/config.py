@@ -14,6 +14,9 @@ MODELS = ("model", "best_feasible")
 LANGUAGE = ("llm-sft", "lm")
 """The recipes of language models."""
 
+PRETRAINED = ("text", "lm", "image")
+"""The recipes of any pretrained model."""
+
 
 class RunConfig(File):
     """The settings of a run.

@@ -25,6 +25,7 @@ from descend.results.base import (
     parse,
     run_name,
 )
+from descend.results.config import PRETRAINED
 from descend.results.findings import (
     KEPT_WITHIN,
     STATES,
@@ -308,8 +309,8 @@ class Summary(Verdict, Provenance, File):
 
     @property
     def of_script(self) -> bool:
-        """Whether no recipe trained the model: recipes have a hyphen in their names, classes of tasks have none."""
-        return "-" not in self.recipe
+        """Whether no recipe trained the model: the paper's have a hyphen in their names, classes of tasks have none."""
+        return "-" not in self.recipe and self.recipe not in PRETRAINED
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at a layer 1 … L; at all of them where the summary does not say."""
