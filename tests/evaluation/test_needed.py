@@ -193,7 +193,7 @@ def test_how_many_layers_suffice_in_words():
     needed = LayersNeeded(baseline="runs/plain", seed=1, noise=1.0, within=within, time=time, chosen=chosen)
     known = {"layers_needed": needed, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}}
     assert Summary(**SUMMARY | known).answer == (
-        "5 of 6 layers suffice within 2 points: open (84 % of the time, at most 3.1 points worse). Within 1 point "
+        "5 of 6 layers may suffice within 2 points: open (84 % of the time, at most 3.1 points worse). Within 1 point "
         "none; within 5 points 4 of 6, certified (60 % of the time). Chosen on validation and tested on test data with "
         "95% confidence: accuracy at γ = 1, against the full depth of plain of seed 1. Whether its last layer is "
         "within 2 points of that, with 95% confidence at each γ for itself: certified at γ = 0, open at γ = 1."
@@ -218,7 +218,9 @@ def test_how_many_layers_suffice_in_words():
         assert words.startswith(begins) and percents in words.replace("W", "w") and "add less" not in words
     none = LayersNeeded(noise=1.0, within={1: None, 2: None, 5: None})
     words = Summary(**SUMMARY | {"layers_needed": none, "groups": 3}).answer
-    assert words.startswith("No layer is certain to be within 2 points of its own full depth. Within 1 point none; ")
+    assert words.startswith(
+        "The last layer is not certain to be within 2 points of its own full depth. Within 1 point none; "
+    )
     assert words.endswith("3 groups of samples certify nothing: at least 12 are needed.")
     assert Summary(**SUMMARY).answer == ""
 

@@ -114,7 +114,7 @@ _TERMS = (
     (
         "Certified, not enough, open",
         "Certified: so few layers suffice, with 95\u00a0% confidence. Not enough: they do not. Open: neither is known.",
-        r"(layers (do not )?suffice|embedding alone)\b",
+        r"(layers (do not |may )?suffice|embedding alone)\b",
     ),
     ("Confidence interval", "Where the true value lies in 95 of 100 such evaluations.", r"\binterval"),
     (

@@ -155,11 +155,12 @@ class Choice(Part):
 
     def sentence(self, depth: int, within: str) -> str:
         """Whether K of ``depth`` layers suffice ``within`` a tolerance, in words, and how sure that is."""
-        refuted = self.state == "broken"
+        refuted, is_open = self.state == "broken", self.state == "open"
         if self.layer:
-            words = f"{self.layer} of {depth} layers {'do not ' * refuted}suffice within {within}"
+            words = f"{self.layer} of {depth} layers {'do not ' * refuted}{'may ' * is_open}suffice within {within}"
         else:
-            words = f"The embedding alone is {'not ' * refuted}within {within}"
+            verb = "is not" if refuted else "may be" if is_open else "is"
+            words = f"The embedding alone {verb} within {within}"
         return words if refuted else f"{words}: {self.state_words}"
 
 

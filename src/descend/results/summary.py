@@ -244,7 +244,7 @@ class Summary(Verdict, Provenance, File):
         choice, within = self.layers_needed.choice(KEPT_WITHIN), tolerance_words(KEPT_WITHIN, self.higher_is_better)
         if choice is None:
             where = "within" if self.layers_needed.chosen else "certain to be within"
-            return f"No layer is {where} {within} of {self.full_depth}"
+            return f"The last layer is not {where} {within} of {self.full_depth}"
         return choice.sentence(self.depth, within)
 
     @property
@@ -290,7 +290,7 @@ class Summary(Verdict, Provenance, File):
             known.append(f"at most {choice.at_most:.1f} {'points' if self.higher_is_better else '%'} worse")
         certain = self.layers_needed.within.get(percent)
         if choice.state != "proven" and certain is not None and certain < self.depth:
-            known.append(f"certified: {certain}")
+            known.append(f"certified: {certain} layers")
         return f" ({', '.join(known)})" if known else ""
 
     @property
