@@ -83,9 +83,11 @@ def evaluate_frozen(
             for each in settings
         ),
     )
-    kind = RECIPES[name]
+    kind: Any = RECIPES[name]
     if name == "text":
-        from descend.recipes.text import LinearlyReadRecipe as kind  # needs the extra `text`
+        from descend.recipes.text import LinearlyReadRecipe  # needs the extra `text`
+
+        kind = LinearlyReadRecipe
     recipe: Any = kind(model=model, data=data, **settings).completed()
     known = {"model": recipe.model}
     if (out / SUMMARY_FILE).exists() and read_json(out / SUMMARY_FILE).get("settings") != known:
