@@ -195,7 +195,7 @@ def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, lon
         ("long-bert", ["--out", "other"], "other holds results that are not those of"),
         ("long-bert", ["--out", "file"], "file is a file"),
         ("long-bert", ["--dataset", "labelled", "--data", "file"], "file must be a folder with train"),
-        ("long-bert", ["--image-size", "8"], "--image-size is that of images"),
+        ("long-bert", ["--image-size", "8"], "--image-size is none of descend train text"),
         ("nobody/nothing", [], "can't load a model from 'nobody/nothing'"),
     ],
 )
