@@ -23,7 +23,7 @@ from descend.models.vit import ViTDenoiser
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
-from descend.tiles import TargetSample, language_losses
+from descend.tiles import TargetSample, language_losses, weighted_sum
 from descend.transfer import uploaded
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class Objective(nn.Module):
             if learned[exits[0]]:
                 if isinstance(weights, Tensor):
                     chosen = weights[exits[0] : exits[-1] + 1].to(sums)
-                    weighted.append(torch.dot(chosen, torch.where(chosen != 0, sums, 0.0)))  # 0 · ∞ is no number
+                    weighted.append(weighted_sum(chosen, sums))
                 else:
                     weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
             if exits[-1] == len(learned) - 1:
@@ -212,8 +212,7 @@ class Objective(nn.Module):
         lagrangian, sums = sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), sums.detach()
         if self.own:
             # Its value is that of the weights that were asked for; its gradient in own exits is that of weight 1.
-            change = _difference(asked, weights, sums)
-            lagrangian = lagrangian + torch.dot(change, torch.where(change != 0, sums, 0.0))  # 0 · ∞ is no number
+            lagrangian = lagrangian + weighted_sum(_difference(asked, weights, sums), sums)
         return lagrangian, sums, last
 
     def _predictions(

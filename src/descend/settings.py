@@ -347,6 +347,8 @@ class RecipeSettings(WorkloadSettings):
     validation_share: float = setting(0.2, "share of the training data to validate on")
 
     arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
+    has_head: ClassVar[bool] = True
+    """Whether a head of Transformers reads the model's layers, of which own exits are copies."""
     training: ClassVar[TrainingDefaults] = TrainingDefaults(
         save_total_limit=2,
         load_best_model_at_end=True,
@@ -388,6 +390,8 @@ class PretrainedSettings(RecipeSettings):
 @dataclass(frozen=True)
 class VideoSettings(RecipeSettings):
     """Settings of video denoising that are the same for all models."""
+
+    has_head = False
 
     data: str = field(kw_only=True, metadata={"help": "videos, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")

@@ -24,6 +24,11 @@ MULTIPLE = 128
 """Rows of a tile come in multiples of this, which matrix units like."""
 
 
+def weighted_sum(weights: Tensor, sums: Tensor) -> Tensor:
+    """Σ_l w_l S_l of weights and sums of losses, both (E,); an exit of weight 0 adds nothing, even an infinite one."""
+    return torch.dot(weights, torch.where(weights != 0, sums, 0.0))
+
+
 def rows_per_tile(vocabulary: int) -> int:
     """How many rows of logits (R, V) are held at a time: a multiple of 128 within `TILE` numbers, at least 128."""
     return max(1, TILE // (vocabulary * MULTIPLE)) * MULTIPLE
@@ -148,7 +153,7 @@ def language_losses(
         lagrangian, of_last = tiled(states[-1:], rows[-1:], targets[-1:], scaled[-1:], losses, trained, size)
         sums = torch.cat([of_inner, of_last])
         unheard = [weight - scale for weight, scale in zip(scaled[:-1], scales, strict=False)]
-        lagrangian = lagrangian + learnt + torch.dot(uploaded(unheard, of_inner), of_inner)
+        lagrangian = lagrangian + learnt + weighted_sum(uploaded(unheard, of_inner), of_inner)
     others = None
     if watched:
         mask, size = inputs.get("attention_mask"), inputs["input_ids"].numel()

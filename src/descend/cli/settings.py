@@ -43,9 +43,8 @@ GROUPS = {
 }
 """Group → the settings that ``--help`` shows, ours and the most used of Transformers, in this order."""
 
-HEADLESS = ("video-ut", "video-dust", "video-vit")
-"""Recipes whose models have no head of Transformers; others have the settings `OF_HEADS`."""
 OF_HEADS = ("exits", "head_lr_ratio")
+"""Settings that recipes of models without a head of Transformers do not have."""
 
 SPECIAL = {"data": "PATH", "cache_dir": "PATH", "dual_optim_args": "JSON", "alpha": "X", "dual_every": "N"}
 """What stands for the value of a setting whose type does not say it."""
@@ -141,7 +140,7 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
         everything: Whether help and completion show all of Transformers' arguments too.
     """
     known = known_settings(recipe) if recipe else {}
-    if recipe in HEADLESS:
+    if recipe and not RECIPES.settings(recipe).has_head:
         known = {name: setting for name, setting in known.items() if name not in OF_HEADS}
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)

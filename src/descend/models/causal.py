@@ -156,9 +156,8 @@ class LayeredCausalLM(LibraryModel):
     def head_input(self, hidden: Tensor, layer: int | None) -> Tensor:
         """The head's input (…, H): a layer's output after its norm, and after the square matrix of an own exit."""
         normed = self.part(self.copied[0], layer)(hidden)
-        if self.own_exits is None or layer is None or layer == self.depth:
-            return normed
-        return self.own_exits[layer][TRANSLATOR](normed)
+        own = self.own_exit(layer)
+        return normed if own is None else own[TRANSLATOR](normed)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits (…, V) that the head makes of its input (…, H)."""

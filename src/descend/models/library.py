@@ -216,10 +216,13 @@ class LibraryModel(WrappedModel):
 
     def part(self, name: str, layer: int | None = None) -> nn.Module:
         """A module of the readout of a layer by its dotted name; of the last layer's for None."""
-        own = self.own_exits
-        if own is None or layer is None or layer == self.depth or name not in self.copied:
-            return self.library.get_submodule(name)
-        return own[layer][key_of(name)]
+        own = self.own_exit(layer)
+        return self.library.get_submodule(name) if own is None or name not in self.copied else own[key_of(name)]
+
+    def own_exit(self, layer: int | None) -> Any:
+        """The own exit of a layer; None for the last layer, for no layer, and where layers share one readout."""
+        shared = self.own_exits is None or layer is None or layer == self.depth
+        return None if shared else self.own_exits[layer]
 
     def head_parameters(self) -> list[nn.Parameter]:
         """The parameters of own exits."""

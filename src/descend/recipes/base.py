@@ -152,8 +152,6 @@ class Recipe(RecipeSettings, Workload):
 
     has_words: ClassVar[bool] = True
     """Whether the model has a word embedding."""
-    has_head: ClassVar[bool] = True
-    """Whether a head of Transformers reads its layers, of which own exits are copies."""
 
     @property
     def defaults(self) -> TrainingDefaults:

@@ -20,7 +20,6 @@ class VideoRecipe(VideoSettings, Recipe):
 
     usual_noise = 0.8
     has_words = False
-    has_head = False
     architecture: ClassVar[type[PreTrainedModel]]
 
     def completed(self) -> Self:
