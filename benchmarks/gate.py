@@ -650,6 +650,16 @@ def chosen_rate(work: Path, name: str, recipe: str) -> float | None:
     return min(plan.rates, key=lambda rate: losses[recipe, rate][-1])
 
 
+def excluded(work: Path, name: str, recipe: str) -> bool:
+    """Whether a recipe harms the last layer at every rate of the search, so that it gets no seeds, see the plan."""
+    plan = PLANS[name]
+    last = {
+        each: [np.load(cell_file(work, name, each, rate, SEARCH_SEED))["validation"][-1] for rate in plan.rates]
+        for each in (recipe, "plain")
+    }
+    return min(last[recipe]) > 1.02 * min(last["plain"])
+
+
 def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
@@ -668,6 +678,8 @@ def run(args: argparse.Namespace) -> None:
                 continue
             while (rate := chosen_rate(args.work, name, "plain" if recipe.startswith("cut-") else recipe)) is None:
                 time.sleep(20)  # another part still searches
+            if not recipe.startswith("cut-") and excluded(args.work, name, recipe):
+                continue
             do(setting, args.work, name, recipe, rate, seed)
 
 
