@@ -86,7 +86,7 @@ class DescentProblem:
             steps, form_of_steps = self.alpha or [0.0] * depth, form if self.alpha else "difference"
             target = StepTarget(steps, first, form_of_steps, stop_gradient, self.cap or 0.0, cap_layer)
         self.target = target
-        self.first, self.form, self.stop_gradient = first, form, stop_gradient
+        self.first, self.form, self.stop_gradient, self.cap_layer = first, form, stop_gradient, cap_layer
         self.objective = _objective(objective, depth)
         self.in_force = torch.zeros(depth + 1, dtype=torch.bool, device="cpu")
         self.in_force[first + 1 :] = bool(self.alpha) or not isinstance(target, StepTarget)
@@ -145,12 +145,18 @@ class DescentProblem:
         self._check(losses)
         return self._if_in_force(self.target.bounds(losses, losses))
 
-    def floor(self, losses: Tensor) -> Tensor:
-        """The last loss that all constraints of α together allow at most: f_first Π_l (1−α_l), a scalar."""
+    def floor(self, losses: Tensor, layer: int | None = None) -> Tensor:
+        """The loss that the constraints of α together allow a layer, f_first Π (1−α_k), a scalar.
+
+        Args:
+            losses: f_0 … f_L.
+            layer: The layer; by default the last.
+        """
         self._check(losses)
         if not isinstance(self.target, StepTarget):
             raise InputError("floor needs constraints with alpha; this problem has none.")
-        return losses[self.first] * self.target.rates.to(losses)[self.first + 1 :].prod()
+        end = self.depth if layer is None else layer
+        return losses[self.first] * self.target.rates.to(losses)[self.first + 1 : end + 1].prod()
 
     def merit(self, losses: Tensor) -> Tensor:
         r"""The exact penalty function that ranks models of the same problem, a scalar; lower is better.
