@@ -64,87 +64,67 @@ class Outlook:
 
     def _faults(self) -> Iterator[tuple[int, str]]:
         """The warnings that are due, by key."""
-        if len(self._reports) > self.patience:
-            columns = zip(*self._reports, strict=True)
-            losses, multipliers = (torch.tensor(each, dtype=torch.float64, device="cpu") for each in columns)
-            gaps = torch.stack([self._gaps(each) for each in losses])
-            yield from self._out_of_reach(losses, multipliers, gaps)
+        if len(self._reports) <= self.patience:
+            return
+        problem, columns = self.problem, zip(*self._reports, strict=True)
+        losses, multipliers = (torch.tensor(each, dtype=torch.float64, device="cpu") for each in columns)
+        bounds = torch.stack([problem.bounds(each) for each in losses]).where(problem.in_force, 1.0)
+        gaps = torch.stack([problem.violations(each) for each in losses]) / bounds
+        yield from self._out_of_reach(losses, multipliers, gaps)
+        if len(losses) == 4 * self.patience:
             yield from self._raised(losses, multipliers, gaps)
-
-    def _gaps(self, losses: Tensor) -> Tensor:
-        """The violation of each constraint relative to its bound, 0 if not in force."""
-        return self.problem.violations(losses) / self.problem.bounds(losses).where(self.problem.in_force, 1.0)
-
-    def _start(self, losses: Tensor) -> Tensor:
-        """The losses, the chain's first at its cap if training may raise it so far."""
-        problem, first = self.problem, self.problem.first
-        losses = losses.clone()
-        if problem.cap is not None and problem.cap_layer == first and not problem.stop_gradient:
-            losses[first] = losses[first].clamp(min=problem.cap)
-        return losses
 
     def _out_of_reach(self, losses: Tensor, multipliers: Tensor, gaps: Tensor) -> Iterator[tuple[int, str]]:
         """Warnings of losses that no layer has reached, from reports (R, L+1)."""
-        problem, recent, start = self.problem, slice(-self.patience - 1, None), self._start(losses[-1])
-        least = losses.min()
-        gap = (losses[:, -1] / torch.stack([problem.floor(self._start(each)) for each in losses]) - 1)[recent]
+        problem, recent, least = self.problem, slice(-self.patience - 1, None), losses.min()
+        start = losses[recent, problem.first]
+        todo = "lower alpha"
+        if problem.cap is not None:
+            todo += " or raise the cap"
+            if problem.cap_layer == problem.first and not problem.stop_gradient:
+                start = start.clamp(min=problem.cap)
+        shares = torch.tensor([limit or 1.0 for limit in problem.limits], dtype=torch.float64, device="cpu").cumprod(0)
+        allowed, last = start[-1] * shares, losses[-1]
+        gap = losses[recent, -1] / (start * shares[-1]) - 1
         # A gap below a tenth is normal: violations shrink slowly near feasibility.
-        if problem.floor(start) < least and _stays(gap) and gap.min() >= 0.1:
-            yield 0, self._of_all(losses[-1], start)
+        if allowed[-1] < least and _stays(gap) and gap.min() >= 0.1:
+            yield (
+                0,
+                f"the constraints ask a last loss of at most {allowed[-1]:.4g}: {start[-1]:.4g} at layer "
+                f"{problem.first} times the product of all 1 - alpha, {shares[-1]:.4g}. It is {last[-1]:.4g}, and does "
+                f"not come closer. If noise in the data keeps it there, no model meets the constraints: {todo}.",
+            )
+        asked = "loss" if problem.form == "difference" else "ratio to the loss before"
         for layer in range(1, problem.depth + 1):
-            allowed, grown, gap = problem.floor(start, layer), multipliers[recent, layer], gaps[recent, layer]
+            gap, grown = gaps[recent, layer], multipliers[recent, layer]
             # Below 1 a multiplier does not outweigh the objective yet, and progress may only be slow.
             outweighs = grown[-1] >= 1 and bool((grown.diff() > 0).all())
-            if allowed < least and _stays(gap) and gap.min() > 0 and outweighs:
-                yield layer, self._of_constraint(layer, losses[-1], grown, allowed, least)
+            if allowed[layer] < least and _stays(gap) and gap.min() > 0 and outweighs:
+                yield (
+                    layer,
+                    f"constraint {layer} is violated by {problem.violations(last)[layer]:.3g}, and does not come "
+                    f"closer though its multiplier has grown from {grown[0]:.3g} to {grown[-1]:.3g}: it asks layer "
+                    f"{layer} for a {asked} of at most {problem.bounds(last)[layer]:.4g}, and seems out of reach. All "
+                    f"constraints together allow it a loss of {allowed[layer]:.4g}, and no layer has reached less than "
+                    f"{least:.4g}: {todo}, or allow more slack by resilience.",
+                )
 
     def _raised(self, losses: Tensor, multipliers: Tensor, gaps: Tensor) -> Iterator[tuple[int, str]]:
         """The warning of a layer that is raised above its own bound, from reports (R, L+1)."""
-        problem = self.problem
-        if len(losses) < 4 * self.patience:
-            return
-        own = gaps.clone()
+        problem, own = self.problem, gaps.clone()
         own[:, 0] = 0.0
         own[:, problem.cap_layer] = torch.maximum(own[:, problem.cap_layer], gaps[:, 0])
         negative = torch.stack([problem.weights(*each) for each in zip(multipliers, losses, strict=True)]) < 0
         counts = torch.stack([negative, own > 0.1]).unflatten(1, (2, -1)).sum(2)  # (both, halves, L+1)
-        often = counts.amin((0, 1)) >= self.patience / 2
-        for layer in often.nonzero().flatten().tolist():
-            if _stays(own[:, layer].clamp(min=0.0)):
-                yield RAISED, self._of_raised(layer, *counts[:, :, layer].sum(1).tolist(), len(losses))
-                return
-
-    def _of_all(self, losses: Tensor, start: Tensor) -> str:
-        first, problem = self.problem.first, self.problem
-        share = problem.floor(torch.ones_like(start)).item()
-        return (
-            f"the constraints ask a last loss of at most {problem.floor(start).item():.4g}: {start[first].item():.4g} "
-            f"at layer {first} times the product of all 1 - alpha, {share:.4g}. It is {losses[-1].item():.4g}, and "
-            f"does not come closer. If noise in the data keeps it there, no model meets the constraints: {self._todo}."
-        )
-
-    def _of_constraint(self, layer: int, losses: Tensor, grown: Tensor, allowed: Tensor, least: Tensor) -> str:
-        asked = "loss" if self.problem.form == "difference" else "ratio to the loss before"
-        violation, bound = (each(losses)[layer].item() for each in (self.problem.violations, self.problem.bounds))
-        return (
-            f"constraint {layer} is violated by {violation:.3g}, and does not come closer though its multiplier has "
-            f"grown from {grown[0].item():.3g} to {grown[-1].item():.3g}: it asks layer {layer} for a {asked} of at "
-            f"most {bound:.4g}, and seems out of reach. All constraints together allow it a loss of "
-            f"{allowed.item():.4g}, and no layer has reached less than {least.item():.4g}: {self._todo}, or allow more "
-            "slack by resilience."
-        )
-
-    @staticmethod
-    def _of_raised(layer: int, negative: int, broken: int, reports: int) -> str:
-        return (
-            f"the weight of layer {layer} was negative in {negative} of the last {reports} logs, which raises its "
-            f"loss, and its own bound was broken by more than a tenth in {broken}: lower the dual's learning rate or "
-            "alpha."
-        )
-
-    @property
-    def _todo(self) -> str:
-        return "lower alpha" if self.problem.cap is None else "lower alpha or raise the cap"
+        often = (counts.amin((0, 1)) >= self.patience / 2).nonzero().flatten().tolist()
+        if due := [layer for layer in often if _stays(own[:, layer].clamp(min=0.0))]:
+            raised, broken = counts[:, :, due[0]].sum(1).tolist()
+            yield (
+                RAISED,
+                f"the weight of layer {due[0]} was negative in {raised} of the last {len(losses)} logs, which raises "
+                f"its loss, and its own bound was broken by more than a tenth in {broken}: lower the dual's learning "
+                "rate or alpha.",
+            )
 
 
 def _stays(gap: Tensor) -> bool:
