@@ -447,7 +447,7 @@ class ViTSettings(VideoSettings):
 
     depth: Count = setting(12, "L, the blocks; of a pretrained ViT the first L")
     window: int = setting(5, "T, frames in a window; each is read alone")
-    pretrained: str | None = setting(None, "Hub name or folder of a ViT [a small new one]")
+    pretrained: str | None = setting(None, "Hub name or folder of a ViT or DINOv2 [a small new one]")
     hidden_size: int | None = setting(None, "width of a new ViT [128; for pixels 768]")
     readout: str = setting("decoder", "how a layer is read", ("decoder", "pixels"))
 
