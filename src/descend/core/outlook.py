@@ -78,11 +78,9 @@ class Outlook:
         """Warnings of losses that no layer has reached, from reports (R, L+1)."""
         problem, recent, least = self.problem, slice(-self.patience - 1, None), losses.min()
         start = losses[recent, problem.first]
-        todo = "lower alpha"
-        if problem.cap is not None:
-            todo += " or raise the cap"
-            if problem.cap_layer == problem.first and not problem.stop_gradient:
-                start = start.clamp(min=problem.cap)
+        todo = "lower alpha" if problem.cap is None else "lower alpha or raise the cap"
+        if problem.cap is not None and problem.cap_layer == problem.first and not problem.stop_gradient:
+            start = start.clamp(min=problem.cap)
         shares = torch.tensor([limit or 1.0 for limit in problem.limits], dtype=torch.float64, device="cpu").cumprod(0)
         allowed, last = start[-1] * shares, losses[-1]
         gap = losses[recent, -1] / (start * shares[-1]) - 1

@@ -43,9 +43,9 @@ class Preset:
 
 
 DUAL_RATES = {"adam": 0.001, "sgd": 0.03}
-"""η_λ of each of the paper's two dual optimizers. Lost. ``adam``: the group's earlier codes have 1e-4 to 1e-3, and in
-our runs 0.01 cycles whatever the violation. ``sgd``: they have 1e-2 a step, and in our runs of UT-5 constraints hold
-with 0.03."""
+"""η_λ of each of the paper's two dual optimizers. Lost: guessed because the group's earlier codes have 1e-4 to 1e-3 with
+Adam, and with 0.01 λ cycled in our first study; and because they have 1e-2 a step with plain ascent, and with 0.03
+constraints hold in our runs of UT-5."""
 
 _METHOD = Preset(
     training={
@@ -55,13 +55,15 @@ _METHOD = Preset(
         "form": "difference",  # printed, eq. (4)
         "alpha_decay": 1.0,  # printed, Section 4: a constant descent schedule
         "first_layer": 0,  # printed, eq. (4): for all l, so the chain starts at the embedded input
+        "cap_layer": 0,  # lost: guessed the exit where the chain starts, since the cap is of "the initial value"
         # Printed twice: Appendix B.1 has a second Adam, Algorithm 1 projected ascent, our `sgd`.
         "dual_optimizer": "adam",
         "dual_every": 1,  # lost: guessed because Algorithm 1 alternates
         # Printed by reference: resilience is that "of the original work", whose code takes plain gradient steps.
         "slack_optimizer": "sgd",
         "slack_lr": None,  # lost: guessed 0.1 ρ, our default, because a smaller rate does not follow ρλ in an epoch
-        "resilience": 0.05,  # lost; of the order of the slack's size in our runs that hold
+        "slack": "implicit",  # printed of texts, Appendix B.1: the weight-decay form, eq. (38)
+        "resilience": 0.05,  # lost: guessed because constraints hold in our runs of UT-5 with it
         "dual_warmup_epochs": 1.0,  # printed of video, Appendix B.2: an epoch without constraints. Guessed of texts
         # Not mentioned, and guessed because runs without them become worse after some hundred steps: clipping, which
         # the code of Hounie et al. (2023) has, and a rate that rises over a tenth of the steps and then falls.
@@ -89,7 +91,6 @@ _VIDEO = Preset(
         "num_train_epochs": 10.0,
     },
 )
-_TEXT = Preset(training={"slack": "implicit", "cap_layer": 0})  # printed, Appendix B.1: eq. (38). Guessed: the exit
 
 # UT's exit 0 is the noisy input and DUST's an empty code: neither has a parameter, so no cap could bound it. Guessed
 # for that reason: the chain starts at exit 1, which is the one that the cap bounds.
@@ -97,7 +98,7 @@ _UNROLLED = _VIDEO | Preset(training={"first_layer": 1, "cap_layer": 1})
 
 _ENCODER = Preset({"noise": 1.0}, {"alpha": 0.226})
 
-_LANGUAGE = _TEXT | Preset(
+_LANGUAGE = Preset(
     {"noise": 1.5},
     {
         # Printed in Table 5 under lost heads: 0.25, 0.95, 12.0, 1.5, 6, 8, and 0.05 under "dropout". Guessed: 0.95 is
@@ -121,14 +122,14 @@ _OF_MODEL = {
     # Lost: the number of atoms, λ₁, λ₂ and c; they stay as the recipe has them.
     "video-dust": _UNROLLED | Preset({"layer": "alternating"}, {"alpha": 0.25, "cap": 6.5}),
     # Printed, Appendix B.2: each layer's output is interpreted as a reconstruction.
-    "video-vit": _VIDEO | Preset({"readout": "pixels"}, {"alpha": 0.29, "cap": 0.44, "cap_layer": 0}),
+    "video-vit": _VIDEO | Preset({"readout": "pixels"}, {"alpha": 0.29, "cap": 0.44}),
     # Printed in Table 2 under a lost head: UT 0.900, DistilBERT 0.774. Guessed: 1 − α. RoBERTa is not in the table;
     # guessed as DistilBERT. Exit 0 of a text has parameters, so that the chain can start there.
-    "text-ut": _TEXT | Preset({"tied": True}, {"alpha": 0.1}),
-    "text-distilbert": _TEXT | _ENCODER | Preset({"readout": "linear"}),
-    "text-roberta": _TEXT | _ENCODER | Preset({"readout": "linear"}),
+    "text-ut": Preset({"tied": True}, {"alpha": 0.1}),
+    "text-distilbert": _ENCODER | Preset({"readout": "linear"}),
+    "text-roberta": _ENCODER | Preset({"readout": "linear"}),
     # Any encoder in place of DistilBERT, with a new head as like the paper's as there is: it reads [CLS].
-    "text": _TEXT | _ENCODER | Preset({"pooling": "cls"}),
+    "text": _ENCODER | Preset({"pooling": "cls"}),
     "llm-sft": _LANGUAGE | Preset({"dropout": 0.05}),
     "lm": _LANGUAGE,  # any language model in place of Llama; its dropout is its own
 }
@@ -137,9 +138,6 @@ _OF_MODEL = {
 # with uniform predictions has ln 2 = 0.69 on IMDb and ln 3 = 1.10 on MNLI, below all four.
 _CAPS = {"imdb": 1.07, "mnli": 1.99}
 _OF_UT = {"imdb": (0.8, 3.45), "mnli": (0.0, 1.98)}
-
-_REPLACES = {"dual_warmup_steps": "dual_warmup_epochs"}
-"""A setting that the user gives → the setting of the preset that it replaces."""
 
 
 def paper(
@@ -167,8 +165,8 @@ def paper(
         preset |= Preset({"tied": method == "erm"})  # printed, Appendix C.4: a dictionary for each constrained layer
     if recipe.startswith("text"):
         if dataset not in _CAPS:
-            raise InputError(f"preset paper needs a dataset of the paper, imdb or mnli; got {dataset!r}.")
+            raise InputError(f"preset paper needs the dataset that the texts are of, imdb or mnli; got {dataset!r}.")
         noise, cap = _OF_UT[dataset] if recipe == "text-ut" else (preset.settings["noise"], _CAPS[dataset])
         preset |= Preset({"noise": noise}, {"cap": cap})
-    replaced = {_REPLACES[name] for name in given if name in _REPLACES}
-    return Preset(preset.settings, {name: each for name, each in preset.training.items() if name not in replaced})
+    left_out = {"dual_warmup_epochs"} if "dual_warmup_steps" in given else set()
+    return Preset(preset.settings, {name: each for name, each in preset.training.items() if name not in left_out})
