@@ -343,6 +343,7 @@ def test_a_processor_that_is_not_reproduced(folder, settings, message):
         ({"patch_size": 15}, r"patches.*15.*160"),
         ({"frame_patch": 7}, r"patches.*160"),
         ({"resample": "lanczos"}, "resample must be one of"),
+        ({"backbone": "bert"}, r"backbone.*'vit', 'dinov2'.*'bert'"),
         ({"readout": "mean"}, r"readout.*'decoder'.*'pixels'.*'mean'"),
         ({"image_mean": [0.5]}, r"num_channels = 3.*1 and 3"),
     ],

@@ -172,8 +172,9 @@ class DUST(UnrolledModel):
 
     def _dictionary_of(self, layer: int | None) -> Tensor:
         """The dictionary that reads h_l; for h_0, which is 0, that of layer 1."""
-        shared = layer is None or self.config.tied or self.config.extra_readout
-        return self.dictionary[-1 if shared else max(0, layer - 1)]
+        if layer is None or self.config.tied or self.config.extra_readout:
+            return self.dictionary[-1]
+        return self.dictionary[max(0, layer - 1)]
 
     def layer_states(self, inputs: Tensor) -> Iterator[Tensor]:
         """Yield h_0 … h_L, each (B, N, T, A), of noisy patches (B, T, N, P)."""

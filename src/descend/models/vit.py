@@ -30,6 +30,9 @@ FILTERS = {2: "bilinear", 3: "bicubic"}
 BACKBONES: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "dinov2": Dinov2Model}
 """The model_type of a pretrained ViT → its class."""
 
+NO_POOLER: dict[str, dict[str, bool]] = {"vit": {"add_pooling_layer": False}, "dinov2": {}}
+"""The arguments that make it without a pooler."""
+
 _NOT_OURS = ("model_type", "out_features", "out_indices", "stage_names", "reshape_hidden_states", "apply_layernorm")
 """Settings of a ViT's configuration that mean nothing to a denoiser."""
 
@@ -93,6 +96,8 @@ class ViTDenoiserConfig(ViTConfig):
                 f"image_mean and image_std must have num_channels = {self.num_channels} numbers each; got "
                 f"{len(self.image_mean)} and {len(self.image_std)}."
             )
+        if self.backbone not in BACKBONES:
+            raise InputError(f"backbone must be one of {list(BACKBONES)}; got {self.backbone!r}.")
         if self.readout not in ("decoder", "pixels"):
             raise InputError(f"readout must be 'decoder' or 'pixels'; got {self.readout!r}.")
         pixels = self.num_channels * self.patch_size**2
@@ -153,9 +158,8 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
 
     def __init__(self, config: ViTDenoiserConfig):
         super().__init__(config)
-        # Transformers' classes differ in the name of their blocks, and ViT's alone may have a pooler.
-        dino = config.backbone == "dinov2"
-        self.vit: Any = Dinov2Model(config) if dino else ViTModel(config, add_pooling_layer=False)
+        kind: Any = BACKBONES[config.backbone]  # its configuration holds what either needs
+        self.vit = kind(config, **NO_POOLER[config.backbone])
         pixels = config.readout == "pixels"
         self.decoder = None if pixels else nn.Linear(config.hidden_size, config.patch_size**2)
         if pixels:
@@ -180,10 +184,9 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
                 its hidden size does not fit the readout ``"pixels"``.
         """
         config = ViTDenoiserConfig.of_pretrained(source, depth, readout)
-        settings: dict[str, Any] = {"num_hidden_layers": config.depth, "dtype": torch.float32}
-        settings |= {"add_pooling_layer": False} if config.backbone == "vit" else {}
-        kind = BACKBONES[config.backbone]
-        vit, loading = load_model(kind, source, "a ViT", _EXPECTED, output_loading_info=True, **settings)
+        settings = {"num_hidden_layers": config.depth, "dtype": torch.float32, "output_loading_info": True}
+        settings |= NO_POOLER[config.backbone]
+        vit, loading = load_model(BACKBONES[config.backbone], source, "a ViT", _EXPECTED, **settings)
         if loading["missing_keys"]:
             raise InputError(f"{source} lacks weights of a ViT: {', '.join(sorted(loading['missing_keys']))}.")
         model, weights = cls(config), vit.state_dict()

@@ -132,7 +132,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         """
         preset = paper(recipe, settings.get("method", "constrained"), dataset, settings)
         chosen = {"output_dir": output_dir, **preset.training, **settings}
-        values = {each.name: each.default for each in fields(cls)} | chosen
+        values: dict[str, Any] = {each.name: each.default for each in fields(cls)} | chosen
         drop_what_contradicts(values, settings)
         return cls(**{name: values[name] for name in chosen})
 

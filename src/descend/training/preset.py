@@ -43,8 +43,8 @@ class Preset:
 
 
 DUAL_RATES = {"adam": 0.001, "sgd": 0.03}
-"""η_λ of each of the paper's two dual optimizers. Lost: guessed because the group's earlier codes have 1e-4 to 1e-3 with
-Adam, and with 0.01 λ cycled in our first study; and because they have 1e-2 a step with plain ascent, and with 0.03
+"""η_λ of each of the paper's two dual optimizers. Lost: guessed because the group's earlier codes have 1e-4 to 1e-3
+with Adam, and with 0.01 λ cycled in our first study; and because they have 1e-2 a step with plain ascent, and with 0.03
 constraints hold in our runs of UT-5."""
 
 _METHOD = Preset(
