@@ -343,7 +343,6 @@ def test_a_processor_that_is_not_reproduced(folder, settings, message):
         ({"patch_size": 15}, r"patches.*15.*160"),
         ({"frame_patch": 7}, r"patches.*160"),
         ({"resample": "lanczos"}, "resample must be one of"),
-        ({"backbone": "bert"}, r"backbone.*'vit', 'dinov2'.*'bert'"),
         ({"readout": "mean"}, r"readout.*'decoder'.*'pixels'.*'mean'"),
         ({"image_mean": [0.5]}, r"num_channels = 3.*1 and 3"),
     ],
@@ -393,3 +392,5 @@ def test_tokens_of_a_dinov2_are_no_pixels(dino):
     for make in (lambda: ViTDenoiser.from_vit(dino, readout="pixels"), recipe.completed):
         with pytest.raises(InputError, match=r"hidden_size 588, 3 channels.*14×14; got \d+\..*--readout decoder"):
             make()
+    with pytest.raises(InputError, match=r"backbone.*'vit', 'dinov2'.*'bert'"):
+        ViTDenoiserConfig(backbone="bert")
