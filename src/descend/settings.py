@@ -189,8 +189,8 @@ class DescentSettings:
         dual_warmup_epochs: The same in epochs, in place of ``dual_warmup_steps``.
         resilience: ρ, the price of slack; 0 for hard constraints. None for 0, or 0.05 with α.
         slack: ``implicit``, eq. (38), or ``explicit``, eq. (36).
-        slack_lr: Learning rate of explicit slack; None for ρ times that of the multipliers.
-        slack_optimizer: How explicit slack moves; None for the multipliers' optimizer, or ``sgd`` for nupi and price.
+        slack_lr: Learning rate of explicit slack; None for 0.1 ρ, with which u goes a tenth of the way to ρλ in a step.
+        slack_optimizer: How explicit slack moves: ``sgd``, ``adam`` or ``nupi``; None for ``sgd``.
         inner_weight: Of ``linear``: c, the weight of inner layers beside the last one, w_l = c·l/L.
         r_drop: Of ``r-drop``: the price κ of the difference between the two passes' predictions.
         layer_dropout: Of ``layerskip``: p_max, the last block's dropout rate; earlier blocks have less.
@@ -242,8 +242,8 @@ class DescentSettings:
     dual_warmup_epochs: NotNegative | None = setting(None, "the same in epochs [as in steps]")
     resilience: Annotated[float, Otherwise(0.0, 0.05)] | None = setting(None, "ρ, price of slack; 0: none")
     slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
-    slack_lr: Positive | None = setting(None, "rate of explicit slack [ρ times that of λ]")
-    slack_optimizer: str | None = setting(None, "of slack [that of λ, or sgd]", ("sgd", "adam", "nupi"))
+    slack_lr: Positive | None = setting(None, "rate of explicit slack [0.1 ρ]")
+    slack_optimizer: str | None = setting(None, "of explicit slack [sgd]", ("sgd", "adam", "nupi"))
     inner_weight: NotNegative = setting(1.0, "linear: weight c·l/L of inner layers")
     r_drop: NotNegative = setting(1.0, "r-drop: price of differing predictions")
     layer_dropout: Rate = setting(0.2, "layerskip: dropout rate of the last block")
@@ -447,7 +447,7 @@ class ViTSettings(VideoSettings):
 
     depth: Count = setting(12, "L, the blocks; of a pretrained ViT the first L")
     window: int = setting(5, "T, frames in a window; each is read alone")
-    pretrained: str | None = setting(None, "Hub name or folder of a ViT [a small new one]")
+    pretrained: str | None = setting(None, "Hub name or folder of a ViT or DINOv2 [a small new one]")
     hidden_size: int | None = setting(None, "width of a new ViT [128; for pixels 768]")
     readout: str = setting("decoder", "how a layer is read", ("decoder", "pixels"))
 

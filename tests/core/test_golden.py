@@ -53,7 +53,8 @@ def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
     every, warmup = SCHEDULES[schedule]
 
     def fresh() -> PrimalDual:
-        return PrimalDual(PROBLEMS[problem](), None, rule, 0.05, slack=slack, warmup=warmup, every=every, horizon=STEPS)
+        moves = {"slack": slack, "slack_lr": 0.05 * 0.03, "slack_optimizer": "adam" if rule == "adam" else "sgd"}
+        return PrimalDual(PROBLEMS[problem](), None, rule, 0.05, **moves, warmup=warmup, every=every, horizon=STEPS)
 
     dual = fresh()
     kept: dict[str, list[list[float]]] = {"multipliers": [], "slack": [], "weights": []}

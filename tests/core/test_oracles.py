@@ -244,6 +244,19 @@ def test_explicit_slack_settles_at_its_own_defaults_and_after_a_restart(optimize
         assert not dual.slack.any() and torch.equal(dual.multipliers, lam)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "nupi"])
+@pytest.mark.parametrize("resilience", [0.01, 0.05, 1.0])
+def test_explicit_slack_is_at_its_optimum_some_dozens_of_steps_after_a_restart(optimizer, resilience):
+    """However slowly λ moves: u goes a tenth of the way to ρλ in a step, and .9⁶⁰ = .002."""
+    dual = PrimalDual(DescentProblem(1, 0.5), 1e-4, optimizer, resilience, slack="explicit")
+    dual.load_state_dict(dual.state_dict() | {"multipliers": [0.0, 2.0]})
+    dual.end_epoch()
+    for _ in range(60):
+        dual.observe(torch.ones(2))
+        dual.step()
+    assert dual.slack[1].item() == pytest.approx(resilience * dual.multipliers[1].item(), rel=0.01)
+
+
 # --- Algorithm 1, written by hand
 
 
@@ -301,7 +314,8 @@ def torch_losses(chain):
 
 
 def primal_dual_run(chain, optimizer, steps, primal="sgd", **arguments):
-    dual = PrimalDual(DescentProblem(3, chain[2].tolist(), stop_gradient=False), 0.05, optimizer, **arguments)
+    problem = DescentProblem(3, chain[2].tolist(), stop_gradient=False)
+    dual = PrimalDual(problem, 0.05, optimizer, slack_optimizer=optimizer, **arguments)
     x = variable(5)
     primal = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[primal]([x], lr=0.03)
     for end, lam in loop(dual, torch_losses(chain), x, primal, steps):

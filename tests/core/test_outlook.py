@@ -85,3 +85,57 @@ def test_a_resumed_run_does_not_say_it_again():
 def test_nothing_is_asked_of_plain_training():
     outlook = Outlook(DescentProblem(2))
     assert [outlook.report(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)) for _ in range(30)] == [[]] * 30
+
+
+def told(problem, losses, multipliers):
+    """The warnings of 60 reports of a run."""
+    outlook = Outlook(problem)
+    reports = [outlook.report(torch.tensor(losses(log)), torch.tensor(multipliers(log))) for log in range(60)]
+    return [(log, sentence) for log, said in enumerate(reports) for sentence in said]
+
+
+PAPER = {"first": 1, "stop_gradient": False}
+
+
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [
+        (lambda log: 1.0, "layer 1 was negative in 20 of the last 40 logs"),
+        (lambda log: 0.9**log, None),  # an overshoot that fades
+    ],
+    ids=["cycles", "fades"],
+)
+def test_a_layer_that_is_raised_above_its_own_bound_is_named_once(shape, named):
+    """Layer 1 is pushed up for layer 2's sake, and beyond its cap; then its multiplier pulls it back."""
+    problem = DescentProblem(2, 0.2, 5.0, **PAPER)
+    said = told(
+        problem,
+        lambda log: [
+            6.0,
+            4.5 + 2 * shape(log) * (log % 4 > 1),
+            3.0,
+        ],
+        lambda log: [0.5, 0.0, 0.0] if log % 4 > 1 else [0.0, 0.0, 0.5],
+    )
+    assert [log for log, _ in said] == ([39] if named else [])
+    assert all(named in sentence and "lower the dual's learning rate or alpha" in sentence for _, sentence in said)
+
+
+def test_a_negative_weight_within_the_layers_own_bound_is_as_it_should_be():
+    """The paper's form at its end: the last constraint is tight, and the layer before has room."""
+    problem = DescentProblem(3, 0.2, 5.0, **PAPER)
+    said = told(problem, lambda log: [6.0, 4.0, 2.0, 1.6 + 0.05 * (log % 2)], lambda log: [0.0, 0.0, 0.0, 0.5])
+    assert problem.weights(torch.tensor([0.0, 0.0, 0.0, 0.5]))[2] < 0 and said == []
+
+
+@pytest.mark.parametrize("stop_gradient", [False, True])
+def test_a_bound_that_a_higher_first_loss_makes_room_for_is_within_reach(stop_gradient):
+    """Losses 2, 1.9 and 1.8 with α = ½: with the cap of 8 as the first loss the last may be 2."""
+    problem = DescentProblem(3, 0.5, 8.0, first=1, stop_gradient=stop_gradient)
+    said = told(problem, lambda log: [6.0, 2.0, 1.9, 1.8], lambda log: [0.0, 0.0, 0.1 * log, 0.1 * log])
+    if not stop_gradient:
+        assert said == []
+    else:
+        assert [sentence.split(" is violated")[0] for _, sentence in said[1:]] == ["constraint 2", "constraint 3"]
+        assert all("lower alpha or raise the cap" in sentence for _, sentence in said)
+        assert "allow it a loss of 1, and no layer has reached less than 1.8" in said[1][1]

@@ -312,7 +312,7 @@ def test_the_whole_alternating_dust_keeps_its_c_wherever_its_dictionaries_go(tie
             codes = torch.zeros(4, 36).double()
             for layer in range(4):
                 torch.testing.assert_close(states[layer][sample, place], codes, rtol=1e-6, atol=1e-7)
-                read = codes @ dictionaries[-1].T
+                read = codes @ dictionaries[0 if tied else max(0, layer - 1)].T  # by the layer's own dictionary
                 torch.testing.assert_close(predictions[layer][sample, :, place], read, rtol=1e-6, atol=1e-7)
                 dictionary = dictionaries[0 if tied else min(layer, 2)]
                 codes = alternating_by_loops(codes, noisy[sample, :, place], dictionary, c, 0.05)
@@ -373,6 +373,23 @@ def test_a_saved_c_is_loaded_and_an_old_model_is_proximal(tmp_path):
     assert loaded.config.layer == "proximal"
     noisy = draw(0, 1, 3, 2, PIXELS).float()
     assert torch.equal(loaded(noisy).reconstruction, old(noisy).reconstruction)
+
+
+def test_an_old_model_with_separate_dictionaries_is_read_by_its_extra_one(tmp_path):
+    """Its config.json does not say so, and its file has L + 1 dictionaries."""
+    old = DUST(DUSTConfig(depth=2, patch_size=SIDE, atoms=36, tied=False, extra_readout=True)).eval()
+    with torch.no_grad():
+        old.dictionary.add_(0.1 * draw(1, 3, PIXELS, 36).float())
+    old.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    settings = json.loads(file.read_text())
+    assert settings.pop("extra_readout")
+    file.write_text(json.dumps(settings))
+    loaded, noisy = DUST.from_pretrained(tmp_path), draw(0, 1, 3, 2, PIXELS).float()
+    states = loaded.layer_outputs(noisy)
+    for state, read in zip(states, loaded.predictions(noisy), strict=True):
+        assert torch.equal(read, (state @ old.dictionary[2].T).transpose(1, 2))
+    assert states[-1].any()
 
 
 @pytest.mark.parametrize(

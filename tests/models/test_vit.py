@@ -1,14 +1,24 @@
 """ViT as a denoiser, held against the library's own ViT and its own image processor."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, ViTConfig, ViTForImageClassification, ViTImageProcessorPil, ViTModel
+from transformers import (
+    BertConfig,
+    Dinov2Config,
+    Dinov2Model,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessorPil,
+    ViTModel,
+)
 
 from descend.errors import InputError
 from descend.models import ViTDenoiser, ViTDenoiserConfig
+from descend.models.first_layers import keep_first
 from descend.models.vit import patchify, unpatchify
 from descend.recipes import RECIPES
 from descend.tasks.video import windows
@@ -340,3 +350,47 @@ def test_a_processor_that_is_not_reproduced(folder, settings, message):
 def test_a_configuration_that_can_not_be(settings, message):
     with pytest.raises(InputError, match=message):
         ViTDenoiserConfig(**settings)
+
+
+# --- DINOv2
+
+
+@pytest.fixture(params=["random", "real"])
+def dino(request, tmp_path):
+    """A DINOv2, which has no processor beside it: positions on a grid of 4, or those of DINOv2-S on one of 37."""
+    if request.param == "random":
+        torch.manual_seed(0)
+        sizes = {"hidden_size": HIDDEN, "num_hidden_layers": 3, "num_attention_heads": 2, "initializer_range": 0.2}
+        Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(tmp_path / "dino")
+        return tmp_path / "dino"
+    if not os.environ.get("DESCEND_PRETRAINED"):
+        pytest.skip("DESCEND_PRETRAINED, the folder of pretrained models, is not set")
+    return os.path.join(os.environ["DESCEND_PRETRAINED"], "dinov2")
+
+
+def test_a_dinov2_denoises_with_its_own_layers_and_a_decoder(dino, frames, tmp_path):
+    model, reference = ViTDenoiser.from_vit(dino).eval(), Dinov2Model.from_pretrained(dino).eval()
+    patches = as_patches(frames)[:1, :1]
+    pixels = model.pixels(patches).flatten(0, 1)
+    assert pixels.shape == (1, 3, 168, 168)  # 12 patches of 14
+    expected = reference(pixels, output_hidden_states=True).hidden_states
+    for ours, theirs in zip(model.layer_outputs(patches), expected, strict=True):
+        torch.testing.assert_close(ours.flatten(0, 1), theirs)
+    prediction = model(patches).reconstruction
+    torch.testing.assert_close(prediction, torch.full_like(patches, 0.5))
+    prediction.sum().backward()
+    assert model.decoder.weight.grad.any()
+    third = list(model.predictions(patches))[2]
+    keep_first(model, 2)
+    model.save_pretrained(tmp_path / "saved")
+    loaded = ViTDenoiser.from_pretrained(tmp_path / "saved")
+    assert loaded.depth == 2 and torch.equal(loaded(patches).reconstruction, third)
+
+
+def test_tokens_of_a_dinov2_are_no_pixels(dino):
+    recipe = RECIPES["video-vit"](data="generated", pretrained=str(dino), readout="pixels", depth=2)
+    for make in (lambda: ViTDenoiser.from_vit(dino, readout="pixels"), recipe.completed):
+        with pytest.raises(InputError, match=r"hidden_size 588, 3 channels.*14×14; got \d+\..*--readout decoder"):
+            make()
+    with pytest.raises(InputError, match=r"backbone.*'vit', 'dinov2'.*'bert'"):
+        ViTDenoiserConfig(backbone="bert")

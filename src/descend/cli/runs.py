@@ -238,10 +238,8 @@ def finish(trainer: Any) -> None:
         best = out / "best_feasible"
         offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
         ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
-        none = (
-            "No evaluated model met the constraints: train longer, or for fewer steps if only deep layers break; or "
-            f"lower {ask}."
-        )
+        usual = f"train longer, or for fewer steps if only deep layers break; or lower {ask}."
+        none = f"No evaluated model met the constraints: {trainer.outlook.fault or usual}"
         ends = {
             "broken": "INFEASIBLE",
             "not_significant": "INFEASIBLE, but not proven",

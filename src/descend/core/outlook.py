@@ -1,29 +1,39 @@
-"""Early warnings: whether a run is on its way to meet its constraints."""
+"""Early warnings: whether a run is on its way to meet its constraints, and what to lower if it is not."""
 
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from descend.core.problem import DescentProblem
 
+RAISED = -1
+"""The key of the warning of a raised layer; that of a constraint is its layer, and 0 is all constraints together."""
+
 
 class Outlook:
-    """Warns, once per constraint of α, of a run that will not meet it: one whose gap stays and does not close.
+    """Warns, once each, of constraints of α that a run will not meet.
 
-    The gap of constraint l is its violation, and counts once λ_l grows and outweighs the objective: on an infeasible
-    problem λ_l grows without bound. All constraints together require f_L ≤ f_first Π_l (1−α_l): their gap is how far
-    the last loss is above that, relative to it. If label noise keeps it there, no model meets them.
+    **Out of reach.** All constraints together allow layer l the loss f_first Π_{k≤l} (1−α_k). A warning is due if no
+    layer has reached so little, and the gap of constraint l, its violation relative to its bound, stays while λ_l grows
+    and outweighs the objective: on an infeasible problem λ_l grows without bound. With a gradient through both sides
+    training may raise f_first up to its cap.
+
+    **Raised.** A negative weight raises a layer's loss for the next one's sake, as it should while the layer's own
+    bound allows it. A warning is due if that bound is broken again and again as well, and this does not fade, as it
+    does where the first loss is only on its way to the cap: multipliers move too fast, or α asks too much.
 
     Args:
         problem: The constraints.
-        patience: The number of consecutive reports in which a gap stays before a warning.
+        patience: The number of consecutive reports in which a gap stays before a warning; four times as many for a
+            layer that is raised.
     """
 
     def __init__(self, problem: DescentProblem, patience: int = 10):
         self.problem, self.patience = problem, patience
-        self._warned: set[int] = set()  # layers; 0 for all constraints together
-        self._history: list[tuple[list[float], list[float]]] = []  # multipliers and gaps of the last reports
+        self._warned: set[int] = set()
+        self._reports: list[tuple[list[float], list[float]]] = []  # the last losses and multipliers
 
     def report(self, losses: Tensor, multipliers: Tensor) -> list[str]:
         """New warnings, each once in a run. Call it at regular intervals after warm-up.
@@ -34,53 +44,88 @@ class Outlook:
         """
         if self.problem.alpha is None:
             return []
-        gaps = self.problem.violations(losses).tolist()
-        gaps[0] = (losses[-1] / self.problem.floor(losses)).item() - 1  # of all together, in place of the cap's
-        self._history = [*self._history[-self.patience :], (multipliers.tolist(), gaps)]
-        if len(self._history) <= self.patience:
-            return []
-        new = [layer for layer in range(self.problem.depth + 1) if layer not in self._warned and self._stays(layer)]
-        self._warned |= set(new)
-        return [self._of_constraint(layer, losses) if layer else self._of_all(losses) for layer in new]
+        self._reports = [*self._reports[1 - 4 * self.patience :], (losses.tolist(), multipliers.tolist())]
+        new = {key: sentence for key, sentence in self._faults() if key not in self._warned}
+        self._warned |= new.keys()
+        return list(new.values())
+
+    @property
+    def fault(self) -> str:
+        """The first warning that is due now, whether it was told or not; empty for none."""
+        return next((sentence for _, sentence in self._faults()), "")
 
     def state_dict(self) -> dict[str, Any]:
         """The reports so far, as JSON content, so that a resumed run does not repeat a warning."""
-        return {"warned": sorted(self._warned), "history": list(self._history)}
+        return {"warned": sorted(self._warned), "reports": list(self._reports)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of `state_dict`."""
-        self._warned, self._history = set(state["warned"]), list(state["history"])
+        """Restore the state of `state_dict`; reports of an earlier version are left out."""
+        self._warned, self._reports = set(state["warned"]), list(state.get("reports", ()))
 
-    def _series(self, layer: int) -> tuple[list[float], list[float]]:
-        """The last multipliers and gaps of a constraint."""
-        return [row[layer] for row, _ in self._history], [row[layer] for _, row in self._history]
+    def _faults(self) -> Iterator[tuple[int, str]]:
+        """The warnings that are due, by key."""
+        if len(self._reports) <= self.patience:
+            return
+        problem, columns = self.problem, zip(*self._reports, strict=True)
+        losses, multipliers = (torch.tensor(each, dtype=torch.float64, device="cpu") for each in columns)
+        bounds = torch.stack([problem.bounds(each) for each in losses]).where(problem.in_force, 1.0)
+        gaps = torch.stack([problem.violations(each) for each in losses]) / bounds
+        yield from self._out_of_reach(losses, multipliers, gaps)
+        if len(losses) == 4 * self.patience:
+            yield from self._raised(losses, multipliers, gaps)
 
-    def _stays(self, layer: int) -> bool:
-        """Whether a gap stays: the mean of its later half is not a tenth below that of the earlier half."""
-        multipliers, gaps = self._series(layer)
-        half = len(gaps) // 2
-        if sum(gaps[-half:]) < 0.9 * sum(gaps[:half]):
-            return False
-        if not layer:  # a gap below a tenth is normal: violations shrink slowly near feasibility
-            return min(gaps) >= 0.1
-        # Below 1 a multiplier does not outweigh the objective yet, and progress may only be slow.
-        return min(gaps) > 0 and multipliers[-1] >= 1 and all(later > now for now, later in pairwise(multipliers))
+    def _out_of_reach(self, losses: Tensor, multipliers: Tensor, gaps: Tensor) -> Iterator[tuple[int, str]]:
+        """Warnings of losses that no layer has reached, from reports (R, L+1)."""
+        problem, recent, least = self.problem, slice(-self.patience - 1, None), losses.min()
+        start = losses[recent, problem.first]
+        todo = "lower alpha" if problem.cap is None else "lower alpha or raise the cap"
+        if problem.cap is not None and problem.cap_layer == problem.first and not problem.stop_gradient:
+            start = start.clamp(min=problem.cap)
+        shares = torch.tensor([limit or 1.0 for limit in problem.limits], dtype=torch.float64, device="cpu").cumprod(0)
+        allowed, last = start[-1] * shares, losses[-1]
+        gap = losses[recent, -1] / (start * shares[-1]) - 1
+        # A gap below a tenth is normal: violations shrink slowly near feasibility.
+        if allowed[-1] < least and _stays(gap) and gap.min() >= 0.1:
+            yield (
+                0,
+                f"the constraints ask a last loss of at most {allowed[-1]:.4g}: {start[-1]:.4g} at layer "
+                f"{problem.first} times the product of all 1 - alpha, {shares[-1]:.4g}. It is {last[-1]:.4g}, and does "
+                f"not come closer. If noise in the data keeps it there, no model meets the constraints: {todo}.",
+            )
+        asked = "loss" if problem.form == "difference" else "ratio to the loss before"
+        for layer in range(1, problem.depth + 1):
+            gap, grown = gaps[recent, layer], multipliers[recent, layer]
+            # Below 1 a multiplier does not outweigh the objective yet, and progress may only be slow.
+            outweighs = grown[-1] >= 1 and bool((grown.diff() > 0).all())
+            if allowed[layer] < least and _stays(gap) and gap.min() > 0 and outweighs:
+                yield (
+                    layer,
+                    f"constraint {layer} is violated by {problem.violations(last)[layer]:.3g}, and does not come "
+                    f"closer though its multiplier has grown from {grown[0]:.3g} to {grown[-1]:.3g}: it asks layer "
+                    f"{layer} for a {asked} of at most {problem.bounds(last)[layer]:.4g}, and seems out of reach. All "
+                    f"constraints together allow it a loss of {allowed[layer]:.4g}, and no layer has reached less than "
+                    f"{least:.4g}: {todo}, or allow more slack by resilience.",
+                )
 
-    def _of_all(self, losses: Tensor) -> str:
-        bound, first = self.problem.floor(losses).item(), losses[self.problem.first].item()
-        share = self.problem.floor(losses.new_ones(len(losses))).item()
-        return (
-            f"the constraints ask a last loss of at most {bound:.4g}: {first:.4g} at layer {self.problem.first} times "
-            f"the product of all 1 - alpha, {share:.4g}. It is {losses[-1].item():.4g}, and does not come closer. If "
-            "noise in the data keeps it there, no model meets the constraints: lower alpha."
-        )
+    def _raised(self, losses: Tensor, multipliers: Tensor, gaps: Tensor) -> Iterator[tuple[int, str]]:
+        """The warning of a layer that is raised above its own bound, from reports (R, L+1)."""
+        problem, own = self.problem, gaps.clone()
+        own[:, 0] = 0.0
+        own[:, problem.cap_layer] = torch.maximum(own[:, problem.cap_layer], gaps[:, 0])
+        negative = torch.stack([problem.weights(*each) for each in zip(multipliers, losses, strict=True)]) < 0
+        counts = torch.stack([negative, own > 0.1]).unflatten(1, (2, -1)).sum(2)  # (both, halves, L+1)
+        often = (counts.amin((0, 1)) >= self.patience / 2).nonzero().flatten().tolist()
+        if due := [layer for layer in often if _stays(own[:, layer].clamp(min=0.0))]:
+            raised, broken = counts[:, :, due[0]].sum(1).tolist()
+            yield (
+                RAISED,
+                f"the weight of layer {due[0]} was negative in {raised} of the last {len(losses)} logs, which raises "
+                f"its loss, and its own bound was broken by more than a tenth in {broken}: lower the dual's learning "
+                "rate or alpha.",
+            )
 
-    def _of_constraint(self, layer: int, losses: Tensor) -> str:
-        multipliers, gaps = self._series(layer)
-        asked = "loss" if self.problem.form == "difference" else "ratio to the loss before"
-        return (
-            f"constraint {layer} is violated by {gaps[-1]:.3g}, and does not come closer though its multiplier has "
-            f"grown from {multipliers[0]:.3g} to {multipliers[-1]:.3g}: it asks layer {layer} for a {asked} of at most "
-            f"{self.problem.bounds(losses)[layer].item():.4g}, and seems out of reach. Lower its alpha, or allow more "
-            "slack by resilience."
-        )
+
+def _stays(gap: Tensor) -> bool:
+    """Whether a gap stays, (R,): the mean of its later half is not a tenth below that of the earlier half."""
+    half = len(gap) // 2
+    return bool(gap[-half:].sum() >= 0.9 * gap[:half].sum())

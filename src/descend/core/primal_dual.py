@@ -12,6 +12,9 @@ from descend.core.problem import DescentProblem
 from descend.core.rules import LEARNING_RATES, rule
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError
 
+SLACK_SHARE = 0.1
+"""The share of its distance to ρλ that explicit slack goes in a step by default."""
+
 
 class PrimalDual:
     r"""The multipliers λ ≥ 0 of a `DescentProblem`, the slack u of its constraints, and when they move.
@@ -49,9 +52,11 @@ class PrimalDual:
         optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (for a `GeometricTarget`).
         resilience: ρ: the larger, the cheaper is slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
-        slack_lr: Learning rate of explicit slack; by default ρ ``lr``, so that u follows its optimum ρλ, or 0.03 ρ for
-            the price rule. With SGD a rate above 2ρ diverges.
-        slack_optimizer: Of explicit slack; by default ``optimizer``, or ``"sgd"`` for νPI and the price rule.
+        slack_lr: Learning rate of explicit slack; by default 0.1 ρ, whatever ``lr`` is. The slack's own problem,
+            min ‖u‖²/(2ρ) − λᵀu, has the curvature 1/ρ: a gradient step at the rate η leaves the share 1 − η/ρ of the
+            distance to its optimum ρλ, so by default u is there in some dozens of steps. A rate above 2ρ diverges.
+        slack_optimizer: Of explicit slack: ``"sgd"``, as in Hounie et al. (2023), ``"adam"``, whose step has no share
+            of that distance, or ``"nupi"``.
         warmup: Steps on the objective alone before the multipliers begin to move (the paper: one epoch of ERM).
         every: A dual step after every k primal steps, on the mean losses since the last one, or ``"epoch"`` for one at
             each `end_epoch`.
@@ -103,9 +108,8 @@ class PrimalDual:
         self._kind = f"optimizer={optimizer!r}, slack={slack!r}"
         self._explicit = slack == "explicit"
         if self._explicit:
-            self._slack_rule = slack_optimizer or ("sgd" if optimizer in ("nupi", "price") else optimizer)
-            pace = LEARNING_RATES["sgd"] if optimizer == "price" else lr  # a price's rate is that of a whole run
-            self._slack_lr = resilience * pace if slack_lr is None else slack_lr
+            self._slack_rule = slack_optimizer or "sgd"
+            self._slack_lr = SLACK_SHARE * resilience if slack_lr is None else slack_lr
             self._kind += f", slack_optimizer={self._slack_rule!r}"
             self._restart_slack()
         # The losses at which a target takes its coefficients; ones before the first losses.

@@ -86,7 +86,7 @@ class DescentProblem:
             steps, form_of_steps = self.alpha or [0.0] * depth, form if self.alpha else "difference"
             target = StepTarget(steps, first, form_of_steps, stop_gradient, self.cap or 0.0, cap_layer)
         self.target = target
-        self.first, self.form, self.stop_gradient = first, form, stop_gradient
+        self.first, self.form, self.stop_gradient, self.cap_layer = first, form, stop_gradient, cap_layer
         self.objective = _objective(objective, depth)
         self.in_force = torch.zeros(depth + 1, dtype=torch.bool, device="cpu")
         self.in_force[first + 1 :] = bool(self.alpha) or not isinstance(target, StepTarget)

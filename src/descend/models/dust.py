@@ -18,7 +18,7 @@ class DUSTConfig(UnrolledConfig):
     Args:
         depth: L, the number of layers.
         patch_size: Height and width of a patch in pixels; P = patch_size².
-        tied: One dictionary for all layers, or one for each (App. C.4) and one more to read out with.
+        tied: One dictionary for all layers, or one for each (App. C.4), which also reads its layer.
         atoms: A, the size of the sparse code; a square number.
         layer: ``"alternating"``, the paper's eq. (75)-(76), or ``"proximal"``, one descent step of eq. (74). The
             first is the default: see `DUST`. A configuration file without this setting is that of a proximal model.
@@ -27,6 +27,8 @@ class DUSTConfig(UnrolledConfig):
             attention step of an alternating layer.
         margin: c / ‖D‖² > ½, the inverse step of the gradient in units of the largest curvature.
         c: The inverse step as a constant, instead of ``margin``.
+        extra_readout: Whether a model with a dictionary for each layer has one more, which reads all layers. It is for
+            models that an earlier version saved: a configuration file without this setting has it.
 
     Raises:
         InputError: If ``layer`` is unknown, a weight is negative, or a step is not positive or too long.
@@ -45,6 +47,7 @@ class DUSTConfig(UnrolledConfig):
         l2: float = 1.0,
         margin: float = 1.01,
         c: float | None = None,
+        extra_readout: bool = False,
         **kwargs: Any,
     ):
         if layer not in ("alternating", "proximal"):
@@ -61,12 +64,13 @@ class DUSTConfig(UnrolledConfig):
         self.l2 = l2
         self.margin = margin
         self.c = c
+        self.extra_readout = extra_readout
         super().__init__(depth=depth, patch_size=patch_size, tied=tied, **kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Load a saved configuration; models saved before ``layer`` was a setting are proximal."""
-        return super().from_dict({"layer": "proximal"} | config_dict, **kwargs)
+        """Load a saved configuration, whose missing settings have the values from before they were settings."""
+        return super().from_dict({"layer": "proximal", "extra_readout": True} | config_dict, **kwargs)
 
 
 class DUST(UnrolledModel):
@@ -79,7 +83,7 @@ class DUST(UnrolledModel):
         - \lambda_2 \sum_{s<t} \exp(-\tfrac12\|h_s - h_t\|^2)
 
     eq. (74) less the norm term of its attention energy, with x the noisy patches. The codes start at h_0 = 0 and the
-    readout is D h. There are two kinds of layer, ``config.layer``.
+    readout is D h, with the layer's own D where each has one. There are two kinds of layer, ``config.layer``.
 
     **Alternating**, the paper's, eq. (75) then (76): symmetric attention, then an ISTA step with a fixed c,
 
@@ -123,8 +127,7 @@ class DUST(UnrolledModel):
 
     def __init__(self, config: DUSTConfig):
         super().__init__(config)
-        # With a dictionary per layer, the readout has one more.
-        copies = 1 if config.tied else config.depth + 1
+        copies = 1 if config.tied else config.depth + config.extra_readout
         dictionary = dct_dictionary(config.patch_size, config.atoms)
         self.dictionary = nn.Parameter(dictionary.repeat(copies, 1, 1))
         self.tracked = config.layer == "proximal" and config.c is None
@@ -140,7 +143,7 @@ class DUST(UnrolledModel):
 
     @torch.no_grad()
     def curvature(self, iterations: int = 3) -> Tensor:
-        """The inverse step c of each dictionary, (1,) or (L+1,).
+        """The inverse step c of each dictionary, (1,) or (L,).
 
         It is a constant, or margin·‖D‖² by power iteration that starts from the previous call's vector.
 
@@ -158,9 +161,20 @@ class DUST(UnrolledModel):
             self.leading.copy_(leading[..., 0])
         return self.config.margin * norm
 
-    def readout(self, hidden: Tensor) -> Tensor:
-        """D h: the patches (B, T, N, P) of a code (B, N, T, A)."""
-        return (hidden @ self.dictionary[-1].T).transpose(1, 2)
+    def readout(self, hidden: Tensor, layer: int | None = None) -> Tensor:
+        """D h: the patches (B, T, N, P) of a code (B, N, T, A).
+
+        Args:
+            hidden: h_l.
+            layer: l, if each layer has its own dictionary; None for the last.
+        """
+        return (hidden @ self._dictionary_of(layer).T).transpose(1, 2)
+
+    def _dictionary_of(self, layer: int | None) -> Tensor:
+        """The dictionary that reads h_l; for h_0, which is 0, that of layer 1."""
+        if layer is None or self.config.tied or self.config.extra_readout:
+            return self.dictionary[-1]
+        return self.dictionary[max(0, layer - 1)]
 
     def layer_states(self, inputs: Tensor) -> Iterator[Tensor]:
         """Yield h_0 … h_L, each (B, N, T, A), of noisy patches (B, T, N, P)."""
@@ -181,7 +195,7 @@ class DUST(UnrolledModel):
             if not self.config.tied:
                 reconstruction = hidden @ dictionary.T
             hidden = self._run(self.layer, hidden, noisy, reconstruction, dictionary, curvature[place])
-            reconstruction = hidden @ self.dictionary[-1].T
+            reconstruction = hidden @ self._dictionary_of(index + 1).T
             yield hidden, reconstruction
 
     def layer(

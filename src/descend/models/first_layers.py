@@ -12,7 +12,7 @@ from descend.models.layered import LayeredModel
 from descend.models.library import PER_LAYER, LibraryModel, logits_of
 
 PER_LAYER_TENSORS = ("projection", "feedforward", "dictionary", "leading")
-"""Tensors of an untied UT or DUST with a row for each layer. DUST's have one more row, for the readout."""
+"""Tensors of an untied UT or DUST with a row for each layer. A DUST's may have one more row, which reads all layers."""
 
 
 def keep_first(model: LayeredModel, layers: int) -> None:

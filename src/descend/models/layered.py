@@ -20,7 +20,8 @@ class LayeredModel(nn.Module, ABC):
 
     h_0 is the embedded input and h_l the output of block l before any final norm. A norm after the last block belongs
     to the readout. Three rules hold for every model: there are L+1 outputs; ``readout(h_L)`` equals the model's own
-    output; ``predictions`` are the ``readout`` of ``layer_outputs``.
+    output; ``predictions`` are the ``readout`` of ``layer_outputs``. Where layers have readouts of their own, as own
+    exits or DUST's dictionaries, ``readout`` takes the number of the layer too.
 
     A subclass also provides two names, each as an attribute or as a property or method of the class:
 

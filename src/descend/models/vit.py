@@ -1,4 +1,4 @@
-"""ViT of Transformers as a denoiser of video frames."""
+"""ViT and DINOv2 of Transformers as denoisers of video frames."""
 
 from collections.abc import Iterable, Iterator
 from math import isqrt
@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from transformers import (
     AutoConfig,
     AutoModel,
+    Dinov2Model,
+    PreTrainedModel,
     ViTConfig,
     ViTImageProcessorPil,
     ViTModel,
@@ -25,9 +27,23 @@ from descend.models.loading import load_model
 FILTERS = {2: "bilinear", 3: "bicubic"}
 """Pillow's number of a resampling filter → its name in torch."""
 
+BACKBONES: dict[str, type[PreTrainedModel]] = {"vit": ViTModel, "dinov2": Dinov2Model}
+"""The model_type of a pretrained ViT → its class."""
+
+NO_POOLER: dict[str, dict[str, bool]] = {"vit": {"add_pooling_layer": False}, "dinov2": {}}
+"""The arguments that make it without a pooler."""
+
+_NOT_OURS = ("model_type", "out_features", "out_indices", "stage_names", "reshape_hidden_states", "apply_layernorm")
+"""Settings of a ViT's configuration that mean nothing to a denoiser."""
+
+_EXPECTED = (
+    "a name on the Hub, which needs a network at first, or a folder with config.json, model.safetensors and, but for "
+    "DINOv2, preprocessor_config.json, as the model's and the processor's save_pretrained write them"
+)
+
 
 class ViTDenoiserConfig(ViTConfig):
-    """Configuration of `ViTDenoiser`: that of a ViT and its image processor, and the size of the frames.
+    """Configuration of `ViTDenoiser`: that of a ViT or DINOv2 and its image processor, and the size of the frames.
 
     The defaults are a small ViT that does not resize frames and is trained from scratch.
 
@@ -43,6 +59,7 @@ class ViTDenoiserConfig(ViTConfig):
         readout: How a layer's tokens become a frame: ``"decoder"``, the final norm and one linear layer, or
             ``"pixels"``, each token is the pixels of its patch. The latter needs a hidden_size of
             num_channels·patch_size² (768 for ViT-Base, App. B.2).
+        backbone: ``"vit"`` or ``"dinov2"``, whose own settings the configuration then has too.
 
     Raises:
         InputError: If sizes don't fit each other, or a choice is unknown.
@@ -63,6 +80,7 @@ class ViTDenoiserConfig(ViTConfig):
     frame_size: int = 160
     frame_patch: int = 16
     readout: str = "decoder"
+    backbone: str = "vit"
 
     def __post_init__(self, **kwargs: Any):
         super().__post_init__(**kwargs)
@@ -78,6 +96,8 @@ class ViTDenoiserConfig(ViTConfig):
                 f"image_mean and image_std must have num_channels = {self.num_channels} numbers each; got "
                 f"{len(self.image_mean)} and {len(self.image_std)}."
             )
+        if self.backbone not in BACKBONES:
+            raise InputError(f"backbone must be one of {list(BACKBONES)}; got {self.backbone!r}.")
         if self.readout not in ("decoder", "pixels"):
             raise InputError(f"readout must be 'decoder' or 'pixels'; got {self.readout!r}.")
         pixels = self.num_channels * self.patch_size**2
@@ -85,8 +105,28 @@ class ViTDenoiserConfig(ViTConfig):
             raise InputError(
                 f"to be read as pixels a token must have hidden_size {pixels}, {self.num_channels} channels of a patch "
                 f"of {self.patch_size}×{self.patch_size}; got {self.hidden_size}. Choose a ViT of that width, or the "
-                "readout 'decoder'."
+                "readout 'decoder' (--readout decoder), which learns to read tokens of any width."
             )
+
+    @classmethod
+    def of_pretrained(cls, source: str | Path, depth: int | None = None, readout: str = "decoder") -> Self:
+        """The configuration of a denoiser that starts as a pretrained ViT; arguments as of `ViTDenoiser.from_vit`."""
+        config = load_model(AutoConfig, source, "a ViT", _EXPECTED)
+        if config.model_type not in BACKBONES:
+            raise InputError(
+                f"expected a ViT, model_type {' or '.join(map(repr, BACKBONES))}; {source} is of model_type "
+                f"{config.model_type!r}."
+            )
+        blocks = config.num_hidden_layers
+        if depth is not None and not 1 <= depth <= blocks:
+            raise InputError(f"depth must be 1 to {blocks}, the blocks that {source} has; got {depth}.")
+        if config.model_type == "vit":
+            processing = _processing(load_model(ViTImageProcessorPil, source, "a ViT", _EXPECTED), config.image_size)
+        else:
+            processing = _processing_of_dino(config.patch_size)
+        entries = {name: value for name, value in config.to_dict().items() if name not in _NOT_OURS}
+        entries |= {"num_hidden_layers": depth or blocks, "backbone": config.model_type, "readout": readout}
+        return cls(**entries | processing)
 
 
 class ViTDenoiser(Denoiser, ViTPreTrainedModel):
@@ -118,7 +158,8 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
 
     def __init__(self, config: ViTDenoiserConfig):
         super().__init__(config)
-        self.vit = ViTModel(config, add_pooling_layer=False)
+        kind: Any = BACKBONES[config.backbone]  # its configuration holds what either needs
+        self.vit = kind(config, **NO_POOLER[config.backbone])
         pixels = config.readout == "pixels"
         self.decoder = None if pixels else nn.Linear(config.hidden_size, config.patch_size**2)
         if pixels:
@@ -128,7 +169,10 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
 
     @classmethod
     def from_vit(cls, source: str | Path, depth: int | None = None, readout: str = "decoder") -> Self:
-        """Build a denoiser with the weights and the image processor of a pretrained ViT.
+        """Build a denoiser with the weights and the image processor of a pretrained ViT, or the weights of a DINOv2.
+
+        DINOv2 takes images of any size. Frames are resized to the next multiple of its patch, such as 168 = 12·14 for
+        160 pixels, and its position embeddings are interpolated to that grid once, here, as its own model does.
 
         Args:
             source: A model's name on the Hub, such as ``google/vit-base-patch16-224-in21k``, or a folder.
@@ -139,28 +183,18 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
             InputError: If the ViT can't be loaded, has fewer blocks, or its image processor can't be reproduced; or if
                 its hidden size does not fit the readout ``"pixels"``.
         """
-        expected = (
-            "a name on the Hub, which needs a network at first, or a folder with config.json, model.safetensors and "
-            "preprocessor_config.json, as the model's and the processor's save_pretrained write them"
-        )
-        config = load_model(AutoConfig, source, "a ViT", expected)
-        if config.model_type != "vit":
-            raise InputError(f"expected a ViT, model_type 'vit'; {source} is of model_type {config.model_type!r}.")
-        blocks = config.num_hidden_layers
-        if depth is not None and not 1 <= depth <= blocks:
-            raise InputError(f"depth must be 1 to {blocks}, the blocks that {source} has; got {depth}.")
-        config.num_hidden_layers = depth or blocks
-        processor = load_model(ViTImageProcessorPil, source, "a ViT", expected)
-        processing = _processing(processor, config.image_size)
-        settings = {"config": config, "add_pooling_layer": False, "dtype": torch.float32, "output_loading_info": True}
-        vit, loading = load_model(ViTModel, source, "a ViT", expected, **settings)
+        config = ViTDenoiserConfig.of_pretrained(source, depth, readout)
+        settings = {"num_hidden_layers": config.depth, "dtype": torch.float32, "output_loading_info": True}
+        settings |= NO_POOLER[config.backbone]
+        vit, loading = load_model(BACKBONES[config.backbone], source, "a ViT", _EXPECTED, **settings)
         if loading["missing_keys"]:
             raise InputError(f"{source} lacks weights of a ViT: {', '.join(sorted(loading['missing_keys']))}.")
-        entries = vit.config.to_dict() | processing
-        del entries["model_type"]
-        model = cls(ViTDenoiserConfig(**entries, readout=readout))
+        model, weights = cls(config), vit.state_dict()
+        if config.backbone == "dinov2":
+            side, positions = config.image_size, "embeddings.position_embeddings"
+            weights[positions] = vit.embeddings.interpolate_pos_encoding(model.vit.state_dict()[positions], side, side)
         used = model.vit.state_dict()  # the readout "pixels" has no norm
-        model.vit.load_state_dict({name: value for name, value in vit.state_dict().items() if name in used})
+        model.vit.load_state_dict({name: value for name, value in weights.items() if name in used})
         return model
 
     @property
@@ -171,7 +205,7 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
     @property
     def layer_modules(self) -> Iterable[nn.Module]:
         """The blocks of the ViT."""
-        return self.vit.layers
+        return self.vit.layers if self.config.backbone == "vit" else self.vit.encoder.layer
 
     @property
     def patch_shape(self) -> tuple[int, int]:
@@ -191,7 +225,7 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
         """Yield h_0 … h_L, each (B·T, tokens, hidden_size), as `ViTModel.forward` has them before its final norm."""
         hidden = self.vit.embeddings(images.to(self.vit.embeddings.patch_embeddings.projection.weight.dtype))
         yield hidden
-        for block in self.vit.layers:
+        for block in self.layer_modules:
             hidden = block(hidden)
             yield hidden
 
@@ -259,6 +293,17 @@ def _processing(processor: ViTImageProcessorPil, image_size: int | list[int] | t
         "image_mean": [value / white for value in mean],
         "image_std": [value / white for value in std],
         "resample": FILTERS[processor.resample],
+    }
+
+
+def _processing_of_dino(patch: int) -> dict[str, Any]:
+    """The settings of `ViTDenoiserConfig` for a DINOv2: those of its processor, but for the size and the crop."""
+    return {
+        "image_size": patch * -(-ViTDenoiserConfig.frame_size // patch),
+        "image_mean": (0.485, 0.456, 0.406),
+        "image_std": (0.229, 0.224, 0.225),
+        "resample": "bicubic",
+        "use_mask_token": False,  # it would get no gradient
     }
 
 

@@ -8,7 +8,7 @@ from descend.methods import check_method
 from descend.recipes import RECIPES
 from descend.recipes.base import Recipe
 from descend.settings import settings_of
-from descend.training.config import FILLED, all_measured_are_saved
+from descend.training.config import FILLED, drop_what_contradicts
 from descend.training.preset import Preset, paper
 
 
@@ -52,8 +52,8 @@ def configure(name: str, **settings: Any) -> Configured:
     check_method(settings)
     preset = Preset()
     if settings.get("preset") is not None:
-        method, dataset = settings.get("method", "constrained"), settings.get("dataset", "imdb")
-        preset = paper(name, method, dataset, settings)
+        usual = of_recipe["dataset"].default if "dataset" in of_recipe else "imdb"
+        preset = paper(name, settings.get("method", "constrained"), settings.get("dataset", usual), settings)
     chosen = {**preset.settings, **settings}
     try:
         recipe = kind(**{key: chosen[key] for key in of_recipe.keys() & chosen.keys()})
@@ -63,7 +63,7 @@ def configure(name: str, **settings: Any) -> Configured:
         values |= fixed | {**preset.training, **settings}
         # A setting that both have, such as the longest text, has one value.
         values |= {key: getattr(recipe, key) for key in of_recipe.keys() & of_trainer.keys()}
-        _drop_what_contradicts(values, settings)
+        drop_what_contradicts(values, settings)
         arguments: Any = kind.arguments()(**{key: values[key] for key in of_trainer.keys() & values.keys()})
     except InputError:
         raise
@@ -71,18 +71,3 @@ def configure(name: str, **settings: Any) -> Configured:
         raise InputError(f"{error}") from None
     arguments.fill({key: defaults[key] for key in FILLED if key in defaults})
     return Configured(name, recipe, arguments)
-
-
-def _drop_what_contradicts(values: dict[str, Any], given: dict[str, Any]) -> None:
-    """Drop those defaults of a recipe that contradict a given setting.
-
-    Args:
-        values: Training arguments by name, which change.
-        given: Those that the user gave.
-    """
-    if "num_train_epochs" in given and "max_steps" not in given:
-        values["max_steps"] = -1  # the recipe's number of steps would override the epochs
-    if "load_best_model_at_end" not in given and not all_measured_are_saved(values):
-        values["load_best_model_at_end"] = False
-    if not values.get("load_best_model_at_end") and "metric_for_best_model" not in given:
-        values["metric_for_best_model"] = None

@@ -10,7 +10,7 @@ from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
-from descend.recipes.base import Data, Recipe, Restored, absolute
+from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_model
 from descend.settings import DUSTSettings, UTSettings, VideoSettings, ViTSettings
 from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
@@ -140,6 +140,17 @@ class ViTRecipe(ViTSettings, VideoRecipe):
         super().__post_init__()
         if self.pretrained is None:
             self._small()  # raises for a width or readout that is not allowed
+
+    def completed(self) -> Self:
+        """The recipe with absolute paths.
+
+        Raises:
+            InputError: If the pretrained ViT can't be used with these settings.
+        """
+        if self.pretrained is None:
+            return super().completed()
+        ViTDenoiserConfig.of_pretrained(self.pretrained, self.depth, self.readout)
+        return replace(super().completed(), pretrained=absolute_model(self.pretrained))
 
     def network(self, data: Data | None) -> ViTDenoiser:
         """A ViT with its pretrained blocks, or a small new one."""

@@ -37,7 +37,7 @@ _TERMS = (
     ),
     (
         "Preset paper, Descend’s default",
-        "Two kinds of constraints: by our first reading of the paper’s settings (<code>--preset paper</code>), with"
+        "Two kinds of constraints: by our reading of the paper’s settings (<code>--preset paper</code>), with"
         " guesses where they are lost, and without any constraint setting.",
         r"\b[Pp]reset paper\b|\bDescend(’|'|&#39;)s default\b",
     ),

@@ -100,7 +100,8 @@ def _train(
     setup = recipe.resolve(args, data)
     recipe, preset = setup.recipe, Preset()
     if args.preset is not None:
-        preset = paper(name, args.method, getattr(recipe, "dataset", "imdb"))
+        dataset, chosen = getattr(recipe, "dataset", "imdb"), {"dual_optimizer": args.dual_optimizer}
+        preset = paper(name, args.method, dataset, chosen)
     config = RunConfig(
         descend=version("descend"),
         recipe=name,

@@ -41,6 +41,21 @@ def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
     return alike or saved == SaveStrategy.BEST
 
 
+def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Drop those defaults of a recipe or a preset that contradict a given setting.
+
+    Args:
+        values: Training arguments by name, which change.
+        given: Those that the user gave.
+    """
+    if "num_train_epochs" in given and "max_steps" not in given:
+        values["max_steps"] = -1  # the recipe's number of steps would override the epochs
+    if "load_best_model_at_end" not in given and not all_measured_are_saved(values):
+        values["load_best_model_at_end"] = False
+    if not values.get("load_best_model_at_end") and "metric_for_best_model" not in given:
+        values["metric_for_best_model"] = None
+
+
 REFUSED = {
     "save_only_model": "a run can't resume without its multipliers.",
     "auto_find_batch_size": "Transformers starts again with smaller batches, but the multipliers would not. Choose "
@@ -116,7 +131,10 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             InputError: If there is no such recipe, or a setting is outside its range.
         """
         preset = paper(recipe, settings.get("method", "constrained"), dataset, settings)
-        return cls(**{"output_dir": output_dir, **preset.training, **settings})
+        chosen = {"output_dir": output_dir, **preset.training, **settings}
+        values: dict[str, Any] = {each.name: each.default for each in fields(cls)} | chosen
+        drop_what_contradicts(values, settings)
+        return cls(**{name: values[name] for name in chosen})
 
     def fill(self, defaults: Mapping[str, Any]) -> None:
         """Set settings that are None to a recipe's defaults, if they apply to the problem.

@@ -39,7 +39,7 @@ class Saving(Trainer):
     """Of the steps since the last log, on this rank."""
     logged: LossSums
     """Of all logs so far, over all ranks."""
-    _outlook: Outlook
+    outlook: Outlook
     _best: float
     _best_meets: bool
     _began: float
@@ -232,7 +232,7 @@ class Saving(Trainer):
             "dual": self.dual.state_dict(),
             "since_log": self.since_log.numbers,
             "logged": self.logged.numbers,
-            "outlook": self._outlook.state_dict(),
+            "outlook": self.outlook.state_dict(),
             "best": self._best,
             "best_meets": self._best_meets,
             "seconds": self.seconds,
@@ -254,7 +254,7 @@ class Saving(Trainer):
         self.sums.clear()
         self.since_log = self.since_log.with_numbers(state["since_log"])
         self.logged = self.logged.with_numbers(state["logged"])
-        self._outlook.load_state_dict(state["outlook"])
+        self.outlook.load_state_dict(state["outlook"])
         self._best, self._best_meets = state["best"], state["best_meets"]
         self._began, self._earlier = time.monotonic(), state["seconds"]
         self.temperature = 1.0  # a checkpoint's model is not calibrated

@@ -28,7 +28,7 @@ class Stepping(Stopping):
 
     def begin_run(self) -> None:
         """Reset logs, model selection and calibration for a new run; multipliers keep their state."""
-        self._outlook = Outlook(self.dual.problem)
+        self.outlook = Outlook(self.dual.problem)
         depth = self.dual.problem.depth
         self.since_log, self.logged = LossSums(depth, self.other_sums), LossSums(depth, self.other_sums)
         self.sums.clear()

@@ -127,7 +127,7 @@ class DescentMixin(Resumable):
                 if not first:
                     rows["violation"] = 1, self.dual.problem.violations(losses)[1:].tolist()
                     if self.dual.warm and self.is_world_process_zero() and losses.isfinite().all():
-                        for sentence in self._outlook.report(losses, self.dual.multipliers):
+                        for sentence in self.outlook.report(losses, self.dual.multipliers):
                             logger.warning(f"step {self.state.global_step}: {sentence}")
             for name, (start, values) in rows.items():
                 if self.is_world_process_zero():
