@@ -4,13 +4,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from reproduction.grids import SCALES
 from reproduction.run import STUDY_FILE, Session, Study, listing, read_json, write_json
 
+HERE = Path(__file__).parent
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 done, 1 some cells failed, 2 wrong input, 130 interrupted."""
+    """Run a command; returns the exit status: 0 done, 130 interrupted. Wrong input ends the process with 2."""
     parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about in (("run", "run the cells that are not done"), ("list", "cells, done or not, and the hours left")):
@@ -20,21 +23,75 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_argument("--out", type=Path, default=Path("study"), help="the study's folder [study]")
         command.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets [data]")
         command.add_argument("--models", type=Path, default=Path("models"), help="folder of pretrained models [models]")
-        command.add_argument("--workers", type=int, default=2, help="cells at a time, one thread each [2]")
-        command.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after so many [no end]")
-        command.add_argument("--again", action="store_true", help="try cells again that failed")
+        if name == "run":
+            command.add_argument("--workers", type=int, default=2, help="cells at a time, one thread each [2]")
+            command.add_argument("--minutes", type=float, default=float("inf"), help="then start no cell [no end]")
+            command.add_argument("--again", action="store_true", help="try cells again that failed")
+    collect = commands.add_parser("collect", help="write a study as one small file")
+    collect.add_argument("study", type=Path, help="the study's folder")
+    collect.add_argument("--out", type=Path, required=True, help="the file, a row a line")
+    page = commands.add_parser("page", help="draw figures, tables and the page")
+    page.add_argument("study", type=Path, help="a study's folder, or the file that collect wrote")
+    page.add_argument("--out", type=Path, required=True, help="folder for them")
+    dry = commands.add_parser("dry-run", help="what scale paper needs in memory and hours")
+    dry.add_argument("--tflops", type=float, default=20.0, help="a GPU's sustained TFLOP/s, an assumption [20]")
     given = parser.parse_args(argv)
-    places = {"data": given.data.absolute(), "models": given.models.absolute(), "here": Path(__file__).parent}
-    study = Study(given.out.absolute(), SCALES[given.scale], places)
-    began = read_json(study.folder / STUDY_FILE)
-    if began is not None and began["scale"] != given.scale:
-        parser.error(f"{given.out} is a study of scale {began['scale']}; give that by --scale, or another --out.")
-    if given.command == "list":
-        print("\n".join(listing(study, given.names)))
-        return 0
+    calls = {"run": _run, "list": _list, "collect": _collect, "page": _page, "dry-run": _dry_run}
+    return calls[given.command](given, parser)
+
+
+def _list(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    print("\n".join(listing(_study(given, parser), given.names)))
+    return 0
+
+
+def _run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    study = _study(given, parser)
     study.folder.mkdir(parents=True, exist_ok=True)
     write_json(study.folder / STUDY_FILE, {"scale": given.scale})
     return Session(study, given.names, given.minutes, given.again).go(given.workers)
+
+
+def _study(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Study:
+    begun = read_json(given.out / STUDY_FILE)
+    if begun is not None and begun["scale"] != given.scale:
+        parser.error(f"{given.out} is a study of scale {begun['scale']}; give that by --scale, or another --out.")
+    places = {"data": given.data.absolute(), "models": given.models.absolute(), "here": HERE}
+    return Study(given.out.absolute(), given.scale, SCALES[given.scale], places)
+
+
+def _read(folder: Path, parser: argparse.ArgumentParser) -> Any:
+    """The study of a folder, or the file itself."""
+    begun = read_json(folder / STUDY_FILE) if folder.is_dir() else None
+    if begun is None and not folder.is_file():
+        parser.error(f"{folder} must be a study's folder, with {STUDY_FILE}, or a file that collect wrote.")
+    return folder if begun is None else Study(folder.absolute(), begun["scale"], SCALES[begun["scale"]], {})
+
+
+def _collect(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from reproduction.table import write
+
+    study = _read(given.study, parser)
+    if not isinstance(study, Study):
+        parser.error(f"{given.study} must be a study's folder.")
+    print(f"{write(study, given.out)} rows in {given.out}")
+    return 0
+
+
+def _page(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from reproduction.page import write
+    from reproduction.table import read
+
+    print(write(read(_read(given.study, parser)), given.out))
+    return 0
+
+
+def _dry_run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from reproduction.cells import cells
+    from reproduction.dry_run import lines
+
+    print("\n".join(lines(SCALES["paper"], cells(SCALES["paper"], {}), given.tflops)))
+    return 0
 
 
 if __name__ == "__main__":

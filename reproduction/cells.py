@@ -39,6 +39,9 @@ Descend's default; ``paper-adam`` moves λ by Adam as Appendix B.1 prints, ``alg
 
 PAPER_ARMS = ("paper-adam", "algorithm-1")
 
+FIRST_EXIT = {"UT": 1, "DUST": 1}
+"""Model → the exit where the chain of constraints starts; 0 for others. Exit 0 of these two has no parameter."""
+
 CHOICES = {"erm-noisier": ("erm", "erm-noisier"), "linear": ("erm",), "constrained": ("erm",)}
 """Arm → the arms whose searches it takes settings from; others take those of their own."""
 

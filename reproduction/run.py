@@ -41,11 +41,13 @@ class Study:
 
     Attributes:
         folder: The folder.
+        name: The name of its scale.
         scale: Its scale.
         places: ``data``, ``models`` and ``here`` → folders of this machine.
     """
 
     folder: Path
+    name: str
     scale: Scale
     places: Mapping[str, Path]
 
@@ -106,7 +108,7 @@ class Study:
             if summary is not None:
                 better = summary["auc"] if summary["higher_is_better"] else -summary["mean"]
                 met = bool(summary["feasible"]) or summary["method"] != "constrained"
-                row = {"settings": given, "trial": trial.name, "feasible": met, "value": abs(better)}
+                row = {"settings": given, "trial": trial.name, "feasible": met, "value": better}
                 ranked.append(((met, better), row))
         ranked.sort(key=lambda pair: pair[0], reverse=True)
         fixed = [row for _, row in ranked if not set(FIXED) & set(row["settings"])]

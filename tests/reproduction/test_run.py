@@ -21,7 +21,7 @@ ROWS = [Row("main", "UT", ["scenes"], [2], [0.8], ["linear"], [0], ["untied"])]
 
 def study(folder, rows=ROWS, **changes):
     model = replace(SMOKE.models["UT"], trials={}, **changes)
-    return Study(folder, replace(SMOKE, rows=rows, models={"UT": model}), {})
+    return Study(folder, "smoke", replace(SMOKE, rows=rows, models={"UT": model}), {})
 
 
 def summary(study, cell, **fields):
@@ -79,6 +79,7 @@ def test_the_choice_is_the_best_feasible_trial(tmp_path):
     trials = [{"dual_lr": rate} for rate in (0.01, 0.02)] + [{"dual_lr": 0.03, "alpha": 0.1}, {"dual_lr": 0.04}]
     searched = Study(
         tmp_path,
+        "smoke",
         replace(SMOKE, rows=rows, models={"UT": replace(SMOKE.models["UT"], trials={"algorithm-1": trials})}),
         {},
     )
