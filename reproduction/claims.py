@@ -13,12 +13,13 @@ from reproduction.figures import (
     VIDEO_MODELS,
     NotRunError,
     classifier,
+    name_of,
     some,
     strongest,
     varied,
 )
 from reproduction.table import SETTING, Gain, Table, at_levels, gain
-from reproduction.tables import NAMES, PAIRS
+from reproduction.tables import NAMES, plain_of
 
 Verdict = str
 """``repeats``, ``does not``, or ``undecided``: the interval covers both, or seeds are too few for one."""
@@ -48,10 +49,9 @@ def gains(table: Table, wanted: Callable[[float, float], bool], **values: object
     found = {}
     for (*setting, form), ours in table.where(arm="paper", **values).groupby([*SETTING, "form"], sort=False):
         place = dict(zip(SETTING, setting, strict=True))
-        plain = table.where(arm="erm", form=PAIRS[form][0], **place)
+        plain = table.where(arm="erm", form=plain_of(setting[0], form), **place)
         if len(plain):
-            name = f"{setting[0]}-{setting[2]} {form} on {setting[1]}, γ = {setting[3]:g}"
-            found[name] = gain(at_levels(ours, wanted), at_levels(plain, wanted))
+            found[f"{name_of(setting)} {form}".strip()] = gain(at_levels(ours, wanted), at_levels(plain, wanted))
     if not found:
         raise NotRunError("it needs cells of the paper's form and of plain training")
     return found
@@ -135,7 +135,7 @@ def infeasible(table: Table) -> Found:
 
 def samples(table: Table) -> Found:
     """A layer lowers a single text's loss more often than not."""
-    rows = some(table.where(arm="paper", model=classifier(table).model.iloc[0]), "an encoder")
+    rows = some(table.where(arm="paper", **_place(classifier(table))), "an encoder")
     mean, median = (np.mean([ratio[name] for ratio in rows.ratio]) for name in ("mean", "median"))
     share = rows.descending_share.astype(float).mean()
     words = f"{100 * share:.1f} % of steps; mean {mean:.2f}, median {median:.2f}"
@@ -166,6 +166,10 @@ def diverged(table: Table) -> Found:
     return f"{rows.diverged.sum()} of {len(rows)} runs diverged", "does not" if rows.diverged.any() else "repeats"
 
 
+def _place(rows: pd.DataFrame) -> dict[str, object]:
+    return {name: rows[name].iloc[0] for name in ("model", "data")}
+
+
 def _ucsd(table: Table) -> list[str]:
     return [data for data in set(table.rows.data) if NAMES.get(data, data) == "ucsd"]
 
@@ -189,7 +193,7 @@ CLAIMS: Sequence[tuple[str, str, str, Judge]] = (
         "Figure 1",
         "It is more accurate under noise stronger than in training",
         "RoBERTa: yes",
-        lambda table: all_of(gains(table, beyond, model=classifier(table).model.iloc[0])),
+        lambda table: all_of(gains(table, beyond, **_place(classifier(table)))),
     ),
     (
         "Figure 2",

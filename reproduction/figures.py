@@ -127,7 +127,7 @@ def settings_of(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], c
     for place, (setting, group) in zip(axes, groups, strict=True):
         draw(place, group)
         place.set_title(name_of(setting), fontsize=9)
-    axes[0].legend(fontsize=7)
+    axes[0].legend(fontsize=6)
     return figure
 
 
@@ -176,9 +176,9 @@ def figure_3(table: Table) -> Figure:
                 "color": SHADES[sorted(group.depth.unique()).index(depth)],
                 "linestyle": "--" if arm == "erm" else "-",
             }
-            band(place, runs.noise.iloc[0], list(runs["values"]), f"{arm}, L = {depth}", **style)
+            band(place, runs.noise.iloc[0], list(runs["values"]), f"{LABELS[arm]}, L = {depth}", **style)
         place.set(title=f"{model}, {form}, on {data}", xlabel="test noise γ", ylabel="rmse")
-        place.legend(fontsize=6)
+        place.legend(fontsize=6, handlelength=3)
     return figure
 
 

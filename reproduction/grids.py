@@ -70,14 +70,14 @@ TRIALS = {
         "erm": [{"learning_rate": rate} for rate in (5e-5, 1e-4, 2e-4)],
         "erm-noisier": [{"noise": 1.25}, {"noise": 1.6}],
         "paper-adam": [
-            {"learning_rate": 1e-4, "dual_lr": 1e-3, "alpha": 0.05, "cap": 1.07},
-            {"learning_rate": 1e-4, "dual_lr": 1e-2, "alpha": 0.05, "cap": 1.07},
-            {"learning_rate": 2e-4, "dual_lr": 1e-2, "alpha": 0.1, "cap": 1.07},
+            {"learning_rate": 1e-4, "dual_lr": 1e-3, "alpha": 0.05},
+            {"learning_rate": 1e-4, "dual_lr": 1e-2, "alpha": 0.05},
+            {"learning_rate": 2e-4, "dual_lr": 1e-2, "alpha": 0.1},
         ],
         "algorithm-1": [
-            {"learning_rate": 1e-4, "dual_lr": 0.03, "alpha": 0.05, "cap": 1.07},
-            {"learning_rate": 1e-4, "dual_lr": 0.3, "alpha": 0.05, "cap": 1.07},
-            {"learning_rate": 2e-4, "dual_lr": 0.3, "alpha": 0.1, "cap": 1.07},
+            {"learning_rate": 1e-4, "dual_lr": 0.03, "alpha": 0.05},
+            {"learning_rate": 1e-4, "dual_lr": 0.3, "alpha": 0.05},
+            {"learning_rate": 2e-4, "dual_lr": 0.3, "alpha": 0.1},
         ],
     },
 }
@@ -209,6 +209,7 @@ SMALL = Scale(
 
 _TINY = {**STEPS, "max_steps": 6, "eval_steps": 3, "save_steps": 3, "logging_steps": 2}
 _TINY_VIDEO = {**_TINY, "noise_is": "std", "window": 2, "stride": 20}
+_TINY_WARMUP = {"dual_warmup_steps": 0.1}
 _TINY_TEXT = {**_TINY, "hidden_size": 16, "max_length": 16, "validation_share": 0.02, "per_device_train_batch_size": 8}
 
 SMOKE = Scale(
@@ -218,7 +219,7 @@ SMOKE = Scale(
         "UT": Model(
             "video-ut",
             _TINY_VIDEO,
-            paper={"alpha": 0.22, "cap": 5.5},
+            paper={"alpha": 0.22, "cap": 5.5, **_TINY_WARMUP},
             trials={
                 "erm": [{"learning_rate": 1e-3}, {"learning_rate": 3e-3, "max_steps": 3}],
                 "algorithm-1": [{"dual_lr": 0.03}, {"dual_lr": 0.1, "alpha": 0.1}],
@@ -227,11 +228,19 @@ SMOKE = Scale(
             evaluate={"frames": 1},
             seconds=(25, 0),
         ),
-        "DUST": Model("video-dust", {**_TINY_VIDEO, "atoms": 64}, levels=(0, 1, 2), seconds=(25, 0)),
-        "MiniLM": Model("text-distilbert", {**_TINY_TEXT, "heads": 2}, levels=(0, 1), relative=False, seconds=(25, 0)),
+        "DUST": Model("video-dust", {**_TINY_VIDEO, "atoms": 64}, _TINY_WARMUP, levels=(0, 1, 2), seconds=(25, 0)),
+        "MiniLM": Model(
+            "text-distilbert",
+            {**_TINY_TEXT, "heads": 2},
+            _TINY_WARMUP,
+            levels=(0, 1),
+            relative=False,
+            seconds=(25, 0),
+        ),
         "SmolLM2": Model(
             "llm-sft",
             {**_TINY, "hidden_size": 16, "heads": 2, "max_length": 60, "validation_share": 0.02},
+            paper=_TINY_WARMUP,
             levels=(0, 1.5),
             relative=False,
             complete={"prompts": "{here}/prompts.json", "limit": 2, "max_new_tokens": 4},

@@ -27,9 +27,14 @@ PAIRS = {"tied": ("tied",), "untied": ("untied", "tied"), "": ("",)}
 """Form of constrained runs → forms of plain training that they are held against."""
 
 
+def plain_of(model: str, form: str) -> str:
+    """The form of plain training in the paper's own pair: that of DUST is untied against tied (Appendix C.4)."""
+    return "tied" if (model, form) == ("DUST", "untied") else form
+
+
 def published(name: str) -> pd.DataFrame:
     """A CSV file of what the paper prints."""
-    return pd.read_csv(PUBLISHED / f"{name}.csv", keep_default_na=False)
+    return pd.read_csv(PUBLISHED / f"{name}.csv", keep_default_na=False, dtype={"printed": str})
 
 
 def settings(table: Table, number: int) -> pd.DataFrame:
@@ -62,7 +67,8 @@ def beside(table: Table, number: int) -> pd.DataFrame:
         place = dict(zip(SETTING, setting, strict=True))
         theirs = (NAMES.get(model, model), DEPTHS.get(model, depth), NAMES.get(data, data), NEAREST.get(gamma, gamma))
         for form in dict.fromkeys(group.form):
-            ours, plain = (table.where(arm=arm, form=form, **place) for arm in ("paper", "erm"))
+            ours = table.where(arm="paper", form=form, **place)
+            plain = table.where(arm="erm", form=plain_of(model, form), **place)
             if len(ours) and len(plain):
                 row = [
                     *setting,
@@ -122,7 +128,7 @@ def primaries(table: Table) -> pd.DataFrame:
 def held(table: Table) -> pd.DataFrame:
     """How many runs hold and fall at every layer, and how many meet the bounds of the paper's form, by method."""
     rows = []
-    for (model, arm, form), runs in table.where().groupby(["model", "arm", "form"], sort=False):
+    for (model, form, arm), runs in table.where().groupby(["model", "form", "arm"]):
         bounds = SCALES[table.scale].models[model].paper
         met = "–"
         if "alpha" in bounds:
