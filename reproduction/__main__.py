@@ -9,8 +9,6 @@ from typing import Any
 from reproduction.grids import SCALES
 from reproduction.run import STUDY_FILE, Session, Study, listing, read_json, write_json
 
-HERE = Path(__file__).parent
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 130 interrupted. Wrong input ends the process with 2."""
@@ -56,8 +54,7 @@ def _study(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Study:
     begun = read_json(given.out / STUDY_FILE)
     if begun is not None and begun["scale"] != given.scale:
         parser.error(f"{given.out} is a study of scale {begun['scale']}; give that by --scale, or another --out.")
-    places = {"data": given.data.absolute(), "models": given.models.absolute(), "here": HERE}
-    return Study(given.out.absolute(), given.scale, SCALES[given.scale], places)
+    return Study(given.out.absolute(), given.scale, SCALES[given.scale], given.data, given.models)
 
 
 def _read(folder: Path, parser: argparse.ArgumentParser) -> Any:
@@ -65,7 +62,7 @@ def _read(folder: Path, parser: argparse.ArgumentParser) -> Any:
     begun = read_json(folder / STUDY_FILE) if folder.is_dir() else None
     if begun is None and not folder.is_file():
         parser.error(f"{folder} must be a study's folder, with {STUDY_FILE}, or a file that collect wrote.")
-    return folder if begun is None else Study(folder.absolute(), begun["scale"], SCALES[begun["scale"]], {})
+    return folder if begun is None else Study(folder.absolute(), begun["scale"], SCALES[begun["scale"]])
 
 
 def _collect(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

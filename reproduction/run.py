@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,13 +43,20 @@ class Study:
         folder: The folder.
         name: The name of its scale.
         scale: Its scale.
-        places: ``data``, ``models`` and ``here`` → folders of this machine.
+        data: This machine's folder of data sets.
+        models: That of pretrained models.
     """
 
     folder: Path
     name: str
     scale: Scale
-    places: Mapping[str, Path]
+    data: Path = Path("data")
+    models: Path = Path("models")
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Placeholder in options → folder."""
+        return {"data": self.data.absolute(), "models": self.models.absolute(), "here": Path(__file__).parent}
 
     @property
     def chosen(self) -> dict[str, Any]:

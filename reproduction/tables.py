@@ -43,9 +43,9 @@ def settings(table: Table, number: int) -> pd.DataFrame:
     rows = []
     for row in printed[printed.table == number].itertuples():
         ours = table.where(arm="paper")
-        alike = ours[[NAMES.get(model, model) == row.model for model in ours.model]]
-        alike = alike[[NAMES.get(data, data) == row.data or not row.data for data in alike.data]]
-        alike = alike[alike.model.isin(VIDEO_MODELS if number == 1 else (*TEXT_MODELS, *LANGUAGE_MODELS))]
+        alike = ours[ours.model.isin(VIDEO_MODELS if number == 1 else (*TEXT_MODELS, *LANGUAGE_MODELS))]
+        alike = alike[alike.model.replace(NAMES) == row.model]
+        alike = alike[alike.data.replace(NAMES) == row.data] if row.data else alike
         used = sorted({_setting(each, row.setting) for each in alike.itertuples()} - {""}) if row.setting else []
         reading = f"{row.setting} = {row.value}" if row.setting else ""
         rows.append([row.model, row.data or "all", row.printed, reading, row.reading, ", ".join(used) or "–"])
@@ -65,7 +65,8 @@ def beside(table: Table, number: int) -> pd.DataFrame:
     for setting, group in table.where(model=list(models)).groupby(SETTING, sort=False):
         model, data, depth, gamma = setting
         place = dict(zip(SETTING, setting, strict=True))
-        theirs = (NAMES.get(model, model), DEPTHS.get(model, depth), NAMES.get(data, data), NEAREST.get(gamma, gamma))
+        printed_gamma = NEAREST.get(gamma, gamma) if number == 3 else gamma
+        theirs = (NAMES.get(model, model), DEPTHS.get(model, depth), NAMES.get(data, data), printed_gamma)
         for form in dict.fromkeys(group.form):
             ours = table.where(arm="paper", form=form, **place)
             plain = table.where(arm="erm", form=plain_of(model, form), **place)

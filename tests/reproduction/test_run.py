@@ -21,7 +21,7 @@ ROWS = [Row("main", "UT", ["scenes"], [2], [0.8], ["linear"], [0], ["untied"])]
 
 def study(folder, rows=ROWS, **changes):
     model = replace(SMOKE.models["UT"], trials={}, **changes)
-    return Study(folder, "smoke", replace(SMOKE, rows=rows, models={"UT": model}), {})
+    return Study(folder, "smoke", replace(SMOKE, rows=rows, models={"UT": model}))
 
 
 def summary(study, cell, **fields):
@@ -81,7 +81,6 @@ def test_the_choice_is_the_best_feasible_trial(tmp_path):
         tmp_path,
         "smoke",
         replace(SMOKE, rows=rows, models={"UT": replace(SMOKE.models["UT"], trials={"algorithm-1": trials})}),
-        {},
     )
     *tried, main_cell = searched.cells()
     assert len(tried) == 4 and searched.state(main_cell) == "waits"
