@@ -15,8 +15,8 @@ from reproduction.dry_run import lines
 from reproduction.grids import SCALES
 from reproduction.run import Study
 from reproduction.table import read
-from tests.reproduction.fakes import finish_all
 from tests.support.browser import chromium
+from tests.support.studies import finish_all
 
 SMALL = SCALES["small"]
 

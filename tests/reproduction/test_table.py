@@ -14,7 +14,7 @@ from reproduction.cells import PAPER_ARMS, SEARCH
 from reproduction.grids import SCALES
 from reproduction.run import FAILED_FILE, Study, read_json, write_json
 from reproduction.table import BLOCKS, Table, _blocks, at_levels, gain, holm, meets, number, read, write
-from tests.reproduction.fakes import finish_all
+from tests.support.studies import finish_all
 
 
 def rows(numbers, scores=None, higher=False, seeds=None, diverged=False):
