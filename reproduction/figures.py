@@ -84,7 +84,7 @@ def label_of(arm: str, form: str) -> str:
     return f"{LABELS[arm]}, {form}" if form else LABELS[arm]
 
 
-def band(axes: Any, x: Sequence[float], runs: Sequence[Sequence[float]], label: str, **style: Any) -> None:
+def band(axes: Any, x: Sequence[float], runs: Sequence[Any], label: str, **style: Any) -> None:
     """A line through the means of runs, and the range of their seeds."""
     rows = np.array(runs, float)
     axes.plot(x, rows.mean(0), label=label, marker=".", **style)

@@ -269,7 +269,7 @@ _VIDEO_LEVELS, _TEXT_LEVELS = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), (0, 0.25
 
 PAPER = Scale(
     about="every cell of Tables 3 and 4 with the paper's models, epochs and the preset as it is: for a cluster",
-    data=SMALL.data | {"shanghaitech": {"data": "{data}/video/shanghaitech"}},
+    data={**SMALL.data, "shanghaitech": {"data": "{data}/video/shanghaitech"}},
     models={
         "UT": Model("video-ut", {**_VIDEO, "learning_rate": 3e-3}, levels=_VIDEO_LEVELS, relative=False),
         "DUST": Model("video-dust", {**_VIDEO, "learning_rate": 2e-3}, levels=_VIDEO_LEVELS, relative=False),

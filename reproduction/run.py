@@ -85,8 +85,8 @@ class Study:
 
     def seconds(self, known: Sequence[Cell]) -> "Seconds":
         """Estimates of the seconds of cells, by those that are done."""
-        taken = {cell.name: (read_json(self.of(cell) / CELL_FILE) or {}).get("seconds") for cell in known}
-        return Seconds(self.scale, [(cell, taken[cell.name]) for cell in known if taken[cell.name]])
+        taken = [(cell, (read_json(self.of(cell) / CELL_FILE) or {}).get("seconds")) for cell in known]
+        return Seconds(self.scale, [(cell, float(seconds)) for cell, seconds in taken if seconds])
 
     def choose(self) -> None:
         """Write ``chosen.json``: the choice of each search whose trials have all ended.
@@ -95,7 +95,8 @@ class Study:
         on the same data decides. Test data have no part in it: a trial is evaluated on validation data alone.
         """
         with FileLock(self.folder / f".{CHOSEN_FILE}.lock"):
-            chosen, searches = self.chosen, {}
+            chosen = self.chosen
+            searches: dict[str, list[Cell]] = {}
             for cell in self.cells():
                 if cell.panel == SEARCH:
                     searches.setdefault(search_key(cell.model, cell.form, cell.arm), []).append(cell)
@@ -192,12 +193,12 @@ class Session:
         with ThreadPoolExecutor(workers) as pool:
             working = [pool.submit(self._work) for _ in range(workers)]
             while wait(working, 0.5, FIRST_EXCEPTION).not_done:  # a signal is handled between two waits
-                if any(each.done() and each.exception() for each in working):
+                if any(worker.done() and worker.exception() for worker in working):
                     self.stop()
         for each, handler in before.items():
             signal.signal(each, handler)
-        for each in working:
-            each.result()
+        for worker in working:
+            worker.result()
         return INTERRUPTED if self.stopping.is_set() else 0
 
     def stop(self, *_: object) -> None:

@@ -214,7 +214,8 @@ def write(study: Study, out: Path) -> int:
 
 def collected(study: Study) -> list[dict[str, Any]]:
     """A head, and a row for each cell that is done or diverged, from the files of their folders."""
-    rows, edges = [], []
+    rows: list[dict[str, Any]] = []
+    edges: list[float] = []
     for cell in study.cells():
         folder = study.of(cell)
         summary, failed = (read_json(folder / name) for name in (f"{RUN}/summary.json", FAILED_FILE))

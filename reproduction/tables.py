@@ -115,15 +115,16 @@ def _compared(table: Table) -> Iterator[tuple[dict[str, Any], str, str, str, Gai
 
 def primaries(table: Table) -> pd.DataFrame:
     """The primary comparisons with Holm's correction; those that were not run have no p."""
-    rows = []
+    rows, gains = [], []
     for model, depth, data, gamma, form, arm, other in SCALES[table.scale].primaries:
         place = {"model": model, "depth": depth, "data": data, "gamma": gamma}
-        found = gain(table.where(arm="paper", form=form, **place), table.where(arm=arm, form=other, **place))
-        rows.append([f"{model}-{depth}", data, table.better(model, form), form, label_of(arm, other), found])
-    adjusted = holm([row[-1].p for row in rows])
-    words = ["–" if math.isnan(row[-1].p) else f"{p:.2g}" for row, p in zip(rows, adjusted, strict=True)]
-    heads = ["model", "data", "paper's form", "form", "against", "gain", "p (Holm)", "seeds"]
-    return pd.DataFrame([[*row, p, row[-1].seeds] for row, p in zip(rows, words, strict=True)], columns=heads)
+        gains.append(gain(table.where(arm="paper", form=form, **place), table.where(arm=arm, form=other, **place)))
+        rows.append([f"{model}-{depth}", data, table.better(model, form), form, label_of(arm, other)])
+    adjusted = holm([each.p for each in gains])
+    words = ["–" if math.isnan(each.p) else f"{p:.2g}" for each, p in zip(gains, adjusted, strict=True)]
+    heads = ["model", "data", "paper's form", "form", "against"]
+    measured = {"gain": gains, "p (Holm)": words, "seeds": [each.seeds for each in gains]}
+    return pd.DataFrame(rows, columns=heads).assign(**measured)
 
 
 def held(table: Table) -> pd.DataFrame:
