@@ -180,13 +180,14 @@ class Cell:
             out: The cell's folder.
             places: ``data``, ``models`` and ``here`` → this machine's folder.
         """
-        run, found = str(out), []
-        found.append(["train", self.recipe, *placed(options(self.settings), places), "--out", run, "--quiet"])
-        for level in dict.fromkeys((0.0, self.gamma)) if self.complete else ():
-            words = placed(options(self.complete), places)
-            found.append(["complete", run, *words, "--noise", f"{level:g}", "--out", f"{run}/answers-{level:g}.json"])
-        found.append(["evaluate", run, *placed(options(self.evaluate), places), "--quiet"])
-        return found
+        run = str(out)
+        train = ["train", self.recipe, *placed(options(self.settings), places), "--out", run, "--quiet"]
+        complete = ["complete", run, *placed(options(self.complete), places)]
+        answers = [
+            [*complete, "--noise", f"{level:g}", "--out", f"{run}/answers-{level:g}.json"]
+            for level in (dict.fromkeys((0.0, self.gamma)) if self.complete else ())
+        ]
+        return [train, *answers, ["evaluate", run, *placed(options(self.evaluate), places), "--quiet"]]
 
     def paths(self) -> list[str]:
         """The paths that it reads, with their placeholders."""
@@ -227,13 +228,13 @@ def cells(scale: Scale, chosen: Mapping[str, Any]) -> list[Cell]:
         scale: The scale.
         chosen: What ``chosen.json`` holds: search → its choice.
     """
-    found: dict[str, Cell] = {}
+    planned: dict[str, Cell] = {}
     for row in scale.rows:
         for point in product(row.seeds, row.data, row.depths, row.gammas, row.arms, row.forms, row.variants):
             cell = _cell(scale, row, point)
             for each in _trials(scale, cell, chosen) if row.panel == SEARCH else _chosen(scale, cell, row, chosen):
-                found.setdefault(each.name, each)
-    return list(found.values())
+                planned.setdefault(each.name, each)
+    return list(planned.values())
 
 
 def _cell(scale: Scale, row: Row, point: tuple[Any, ...]) -> Cell:

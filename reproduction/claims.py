@@ -24,7 +24,7 @@ from reproduction.tables import NAMES, plain_of
 Verdict = str
 """``repeats``, ``does not``, or ``undecided``: the interval covers both, or seeds are too few for one."""
 
-Found = tuple[str, Verdict]
+Judgement = tuple[str, Verdict]
 """Ours in words, and the verdict."""
 
 COST = 2.0
@@ -46,43 +46,43 @@ def up_to(level: float, gamma: float) -> bool:
 
 def gains(table: Table, wanted: Callable[[float, float], bool], **values: object) -> dict[str, Gain]:
     """Setting and form → the gain of the paper's form over plain training of its first pair, at some noise levels."""
-    found = {}
+    by_setting = {}
     for (*setting, form), ours in table.where(arm="paper", **values).groupby([*SETTING, "form"], sort=False):
         place = dict(zip(SETTING, setting, strict=True))
         plain = table.where(arm="erm", form=plain_of(setting[0], form), **place)
         if len(plain):
-            found[f"{name_of(setting)} {form}".strip()] = gain(at_levels(ours, wanted), at_levels(plain, wanted))
-    if not found:
+            by_setting[f"{name_of(setting)} {form}".strip()] = gain(at_levels(ours, wanted), at_levels(plain, wanted))
+    if not by_setting:
         raise NotRunError("it needs cells of the paper's form and of plain training")
-    return found
+    return by_setting
 
 
-def most(found: dict[str, Gain]) -> Found:
+def most(by_setting: dict[str, Gain]) -> Judgement:
     """More settings better than not."""
-    ahead = [each for each in found.values() if each.value > 0]
-    sure = {verdict: sum(each.verdict == verdict for each in found.values()) for verdict in ("better", "worse")}
-    words = f"better in {len(ahead)} of {len(found)}, surely in {sure['better']}, surely worse in {sure['worse']}"
-    return words, "repeats" if 2 * len(ahead) > len(found) else "does not"
+    ahead = [each for each in by_setting.values() if each.value > 0]
+    sure = {verdict: sum(each.verdict == verdict for each in by_setting.values()) for verdict in ("better", "worse")}
+    words = f"better in {len(ahead)} of {len(by_setting)}, surely in {sure['better']}, surely worse in {sure['worse']}"
+    return words, "repeats" if 2 * len(ahead) > len(by_setting) else "does not"
 
 
-def all_of(found: dict[str, Gain], bound: float = 0.0) -> Found:
+def all_of(by_setting: dict[str, Gain], bound: float = 0.0) -> Judgement:
     """Every gain above a bound, by its interval; refuted by one whose interval lies below it."""
-    name = min(found, key=lambda key: found[key].value)
-    words = f"{len(found)} settings; least: {name}: {found[name]}"
-    if all(each.low > bound for each in found.values()):
+    name = min(by_setting, key=lambda key: by_setting[key].value)
+    words = f"{len(by_setting)} settings; least: {name}: {by_setting[name]}"
+    if all(each.low > bound for each in by_setting.values()):
         return words, "repeats"
-    refuted = any(each.high < bound or each.value == -math.inf for each in found.values())
+    refuted = any(each.high < bound or each.value == -math.inf for each in by_setting.values())
     return words, "does not" if refuted else "undecided"
 
 
-def falling(runs: pd.DataFrame, plain: pd.DataFrame) -> Found:
+def falling(runs: pd.DataFrame, plain: pd.DataFrame) -> Judgement:
     """The loss falls at every layer in every run of the paper's form."""
     runs = some(runs, "the paper's form")
     words = f"{runs.falls.sum()} of {len(runs)} runs; plain training {plain.falls.sum()} of {len(plain)}"
     return words, "repeats" if runs.falls.all() else "does not"
 
 
-def holding(table: Table) -> Found:
+def holding(table: Table) -> Judgement:
     """The paper's form holds in most of its runs of UT and DUST."""
     runs = table.where(arm="paper", model=["UT", "DUST"])
     if runs.empty:
@@ -92,7 +92,7 @@ def holding(table: Table) -> Found:
     return words, "repeats" if share >= 0.6 and runs.falls.mean() >= 0.8 else "does not"
 
 
-def deeper(table: Table) -> Found:
+def deeper(table: Table) -> Judgement:
     """A deeper model of the paper's form has a lower error under strong noise."""
     rows = strongest(some(table.where(arm="paper", model=["UT", "DUST"]), "UT or DUST"))
     falls = []
@@ -105,7 +105,7 @@ def deeper(table: Table) -> Found:
     return words, "repeats" if all(falls) else "does not"
 
 
-def more_alpha(table: Table) -> Found:
+def more_alpha(table: Table) -> Judgement:
     """A larger α is more robust to the strongest noise."""
     rows = varied(table, "alpha", strongest(classifier(table)))
     ends = [run.values[-1] for run in rows[rows.seed == 0].itertuples()]
@@ -113,7 +113,7 @@ def more_alpha(table: Table) -> Found:
     return words, "undecided" if ends[-1] > ends[0] else "does not"
 
 
-def little_of_rate(table: Table) -> Found:
+def little_of_rate(table: Table) -> Judgement:
     """The dual rate changes little."""
     rows = varied(table, "dual_lr", strongest(classifier(table)))
     values = np.array(list(rows[rows.seed == 0]["values"]), float)
@@ -121,7 +121,7 @@ def little_of_rate(table: Table) -> Found:
     return f"at most {spread:.1f} points between rates (one seed)", "repeats" if spread <= 1 else "undecided"
 
 
-def infeasible(table: Table) -> Found:
+def infeasible(table: Table) -> Judgement:
     """A run that cannot meet its constraints is worse at every noise level, and the verdict finds it."""
     wild = some(table.where(variant="alpha=0.5"), "the run with α = 0.5").iloc[0]
     place = {name: wild[name] for name in (*SETTING, "form", "arm", "seed")}
@@ -133,7 +133,7 @@ def infeasible(table: Table) -> Found:
     return words, "repeats" if all(worse) and not wild.holds else "does not"
 
 
-def samples(table: Table) -> Found:
+def samples(table: Table) -> Judgement:
     """A layer lowers a single text's loss more often than not."""
     rows = some(table.where(arm="paper", **_place(classifier(table))), "an encoder")
     mean, median = (np.mean([ratio[name] for ratio in rows.ratio]) for name in ("mean", "median"))
@@ -142,7 +142,7 @@ def samples(table: Table) -> Found:
     return words, "repeats" if share > 0.5 else "does not"
 
 
-def repetition(table: Table) -> Found:
+def repetition(table: Table) -> Judgement:
     """Under noise plain training's answers repeat themselves, the constrained model's less."""
     shares = {}
     for arm in ("erm", "paper"):
@@ -158,7 +158,7 @@ def _repeated(text: str) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def diverged(table: Table) -> Found:
+def diverged(table: Table) -> Judgement:
     """No run of video diverges."""
     rows = table.where(model=list(VIDEO_MODELS))
     if rows.empty:
@@ -174,7 +174,7 @@ def _ucsd(table: Table) -> list[str]:
     return [data for data in set(table.rows.data) if NAMES.get(data, data) == "ucsd"]
 
 
-Judge = Callable[[Table], Found]
+Judge = Callable[[Table], Judgement]
 
 CLAIMS: Sequence[tuple[str, str, str, Judge]] = (
     (

@@ -75,11 +75,11 @@ def lines(scale: Scale, planned: Sequence[Cell], tflops: float) -> list[str]:
         planned: Its cells.
         tflops: TFLOP/s of the GPU; an assumption, and too fast for small models.
     """
-    found, total = [f"{'model':12} {'cells':>6} {'GiB':>7} {'PFLOP':>10} {'GPU hours':>10}"], 0.0
+    rows, total = [f"{'model':12} {'cells':>6} {'GiB':>7} {'PFLOP':>10} {'GPU hours':>10}"], 0.0
     for model in scale.models:
-        own = [cell for cell in planned if cell.model == model]
-        done = sum(map(flops, own))
+        cells = [cell for cell in planned if cell.model == model]
+        done = sum(map(flops, cells))
         hours, total = done / (tflops * 1e12) / 3600, total + done
-        found.append(f"{model:12} {len(own):6} {max(map(memory, own)):7.1f} {done / 1e15:10,.0f} {hours:10,.1f}")
+        rows.append(f"{model:12} {len(cells):6} {max(map(memory, cells)):7.1f} {done / 1e15:10,.0f} {hours:10,.1f}")
     hours = total / (tflops * 1e12) / 3600
-    return [*found, f"{'all':12} {len(planned):6} {'':7} {total / 1e15:10,.0f} {hours:10,.1f}"]
+    return [*rows, f"{'all':12} {len(planned):6} {'':7} {total / 1e15:10,.0f} {hours:10,.1f}"]

@@ -256,12 +256,12 @@ def varied(table: Table, name: str, rows: pd.DataFrame) -> pd.DataFrame:
     """
     place = dict(zip(SETTING, rows[SETTING].iloc[0], strict=True)) | {"arm": "algorithm-1"}
     variants = sorted(each for each in set(table.rows.variant) if each.startswith(f"{name}="))
-    found = some(table.where(variant=["", *variants], **place), "the ablation")
-    found = found.assign(setting=[settings.get(name) for settings in found.settings])
-    found = found[found.setting.notna() & found.form.isin(("", "untied"))].sort_values("setting")
-    if found.setting.nunique() < 2:
+    runs = some(table.where(variant=["", *variants], **place), "the ablation")
+    runs = runs.assign(setting=[settings.get(name) for settings in runs.settings])
+    runs = runs[runs.setting.notna() & runs.form.isin(("", "untied"))].sort_values("setting")
+    if runs.setting.nunique() < 2:
         raise NotRunError(f"it needs the paper's form at two values of {name}")
-    return found
+    return runs
 
 
 def _against_setting(table: Table, name: str, symbol: str, levels: Callable[[pd.DataFrame], Sequence[float]]) -> Figure:

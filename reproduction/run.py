@@ -296,10 +296,10 @@ def listing(study: Study, wanted: Sequence[str]) -> list[str]:
     seconds = study.seconds([cell for cell in planned if states[cell.name] == "done"])
     lines = [f"{states[cell.name]:8} {seconds.of(cell) / 60:6.1f} min  {cell.panel:14} {cell.name}" for cell in planned]
     for panel in (*dict.fromkeys(cell.panel for cell in planned), "all"):
-        own = [cell for cell in planned if panel in (cell.panel, "all")]
-        left = [cell for cell in own if states[cell.name] not in ("done", "failed")]
+        alike = [cell for cell in planned if panel in (cell.panel, "all")]
+        left = [cell for cell in alike if states[cell.name] not in ("done", "failed")]
         hours = sum(map(seconds.of, left)) / 3600
-        lines.append(f"{panel:14} {len(own):4} cells, {len(left):4} left, {hours:5.1f} core-hours left")
+        lines.append(f"{panel:14} {len(alike):4} cells, {len(left):4} left, {hours:5.1f} core-hours left")
     return lines
 
 

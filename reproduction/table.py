@@ -190,8 +190,8 @@ def holm(p: Sequence[float]) -> list[float]:
 
 def meets(losses: Sequence[float], alpha: float, cap: float, first: int) -> bool:
     """Whether losses f_0 … f_L meet f_first ≤ cap and f_l ≤ (1 − α) f_{l−1} after it, up to `ALMOST`."""
-    kept = np.array(losses[first:])
-    return bool(kept[0] <= (1 + ALMOST) * cap and (kept[1:] <= (1 + ALMOST) * (1 - alpha) * kept[:-1]).all())
+    chain = np.array(losses[first:])
+    return bool(chain[0] <= (1 + ALMOST) * cap and (chain[1:] <= (1 + ALMOST) * (1 - alpha) * chain[:-1]).all())
 
 
 def read(place: Path | Study) -> Table:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -104,9 +103,7 @@ def study(tmp_path_factory):
     small = SCALES["small"]
     rows_ = [row for row in small.rows if row.model == "UT" and "ped2" in row.data and 5 in row.depths]
     scale = replace(small, rows=[replace(row, data=["ped2"]) for row in rows_])
-    study = Study(
-        tmp_path_factory.mktemp("study"), "small", scale, {"data": Path("nowhere"), "models": Path("nowhere")}
-    )
+    study = Study(tmp_path_factory.mktemp("study"), "small", scale)
     finish_all(study, lambda cell: 0.9 if cell.arm == "algorithm-1" else 1.0)
     planned = [cell for cell in study.cells() if cell.panel != SEARCH and cell.arm == "linear"]
     for cell, name in zip(planned, (FAILED_FILE, None), strict=False):
