@@ -40,7 +40,7 @@ TRIALS = {
         "algorithm-1": [
             {"learning_rate": 3e-3, "dual_lr": 0.03, "resilience": 0.05},
             {"learning_rate": 1e-3, "dual_lr": 0.03, "resilience": 0.05},
-            {"learning_rate": 3e-3, "dual_lr": 0.1, "resilience": 0.05},
+            {"learning_rate": 3e-3, "dual_lr": 0.01, "resilience": 0.05},
             {"learning_rate": 3e-3, "dual_lr": 0.03, "resilience": 0.2},
             {"learning_rate": 3e-3, "dual_lr": 0.03, "resilience": 0.05, "alpha": 0.1},
             {"learning_rate": 3e-3, "dual_lr": 0.03, "resilience": 0.05, "alpha": 0.3, "cap": 4.5},
@@ -59,11 +59,11 @@ TRIALS = {
         ],
         "algorithm-1": [
             {"learning_rate": 1e-3, "dual_lr": 3e-3, "resilience": 0.05},
-            {"learning_rate": 5e-4, "dual_lr": 0.01, "resilience": 0.05},
+            {"learning_rate": 5e-4, "dual_lr": 3e-3, "resilience": 0.05},
             {"learning_rate": 1e-3, "dual_lr": 0.01, "resilience": 0.05},
             {"learning_rate": 2e-3, "dual_lr": 0.03, "resilience": 0.05},
-            {"learning_rate": 1e-3, "dual_lr": 0.01, "resilience": 0.05, "alpha": 0.15},
-            {"learning_rate": 1e-3, "dual_lr": 0.01, "resilience": 0.2, "alpha": 0.1},
+            {"learning_rate": 1e-3, "dual_lr": 3e-3, "resilience": 0.05, "alpha": 0.15},
+            {"learning_rate": 1e-3, "dual_lr": 3e-3, "resilience": 0.2, "alpha": 0.1},
         ],
     },
     "MiniLM": {
