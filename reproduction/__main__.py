@@ -47,7 +47,9 @@ def _run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     study = _study(given, parser)
     study.folder.mkdir(parents=True, exist_ok=True)
     write_json(study.folder / STUDY_FILE, {"scale": given.scale})
-    return Session(study, given.names, given.minutes, given.again).go(given.workers)
+    status = Session(study, given.names, given.minutes, given.again).go(given.workers)
+    print(listing(study, given.names)[-1])
+    return status
 
 
 def _study(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Study:

@@ -33,6 +33,8 @@ HEAVY = ("model", "best_feasible", "checkpoint-*")
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} | {"TOKENIZERS_PARALLELISM": "false"}
 
 INTERRUPTED = 130
+BUSY = "is in use by process"
+"""What ``descend`` says of a run that a process of a killed session still trains: it is left to that."""
 
 
 @dataclass
@@ -214,7 +216,7 @@ class Session:
             if cell is None:
                 if not self.running or not self._waiting():
                     return
-                time.sleep(1)  # another worker's trial may be the last of a search
+                time.sleep(2)  # another worker's trial may be the last of a search
                 continue
             try:
                 self._run(cell)
@@ -260,7 +262,8 @@ class Session:
                 break
         taken = earlier + time.monotonic() - began
         write_json(folder / CELL_FILE, {**cell.fields, "seconds": round(taken, 1)})
-        stopped = self.stopping.is_set() or status in (INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
+        killed = status in (INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
+        stopped = self.stopping.is_set() or killed or BUSY in reason
         if status and not stopped:
             write_json(folder / FAILED_FILE, {"reason": reason, "status": status, "diverged": "finite" in reason})
         elif not status:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from descend.results import locked
 from reproduction.__main__ import main
 from reproduction.cells import SEARCH, SEARCH_SEED, Row
 from reproduction.grids import SCALES
@@ -62,6 +63,16 @@ def test_a_cell_that_fails_is_recorded_and_not_tried_again_unless_asked(tmp_path
     failed = read_json(wrong.of(cell) / FAILED_FILE)
     assert failed["status"] == 2 and "learning_rate" in failed["reason"] and not failed["diverged"]
     assert "failed: descend: " in capsys.readouterr().out and wrong.state(cell) == "failed"
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
+    busy = study(tmp_path)
+    (cell,) = busy.cells()
+    folder = busy.of(cell) / RUN
+    folder.mkdir(parents=True)
+    with locked(folder):
+        assert Session(busy).go(workers=1) == 0
+    assert busy.state(cell) == "to do" and "in use by process" in (busy.of(cell) / "log.txt").read_text()
 
 
 def test_a_run_that_diverges_is_recorded_as_such(tmp_path):
