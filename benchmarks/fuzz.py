@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the reproduction lies beside this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the examples lie beside this folder
 
 LIMIT = 20
 """Seconds that one input may take. Generous, since the machine may be shared."""
@@ -183,7 +183,6 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.tasks.video.cache import cached
     from descend.training.checkpoints import damage, read_state
     from examples import convert_llama2c
-    from reproduction.report import write_study
 
     def frames(folder: Path) -> int:
         clips = find_clips(folder, None)
@@ -251,12 +250,6 @@ def readers(home: Path) -> dict[str, Reader]:
         ),
         "summary.json": ("run", {"summary.json": of_json}, page, InputError),
         "summary.json (text)": ("text", {"summary.json": of_json}, page, InputError),
-        "cells.jsonl": (
-            "study",
-            {"cells.jsonl": of_json_lines, "study.json": of_json},
-            write_study,
-            InputError,
-        ),
         "sweep.json": ("sweep", {"sweep.json": of_json}, write_sweep, InputError),
         "records.jsonl": ("run", {"records.jsonl": of_json_lines}, history, InputError),
         "UT config.json": ("run", {"model/config.json": of_json}, lambda folder: of_run(folder, "model"), InputError),
@@ -296,7 +289,6 @@ def make_seeds(home: Path) -> None:
     from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached
-    from reproduction.__main__ import main as reproduce
 
     rng = np.random.default_rng(0)
 
@@ -403,16 +395,13 @@ def make_seeds(home: Path) -> None:
     ):
         if main(command):
             raise SystemExit(f"could not make an undamaged input: descend {' '.join(command)}")
-    if reproduce(["figure-11", "--scale", "smoke", "--out", str(home / "study")]):
-        raise SystemExit("could not make an undamaged input: a study")
     (home / "checkpoint").mkdir()
     shutil.copytree(home / "run" / "checkpoint-3", home / "checkpoint" / "checkpoint-3")
     for folder in ("run", "text"):
         for extra in (*(home / folder).glob("checkpoint-*"), home / folder / "best_feasible"):
             shutil.rmtree(extra, ignore_errors=True)
         (home / folder / "report.html").unlink()
-    for extra in (home / "study" / "runs", home / "sweep" / "trials"):
-        shutil.rmtree(extra)
+    shutil.rmtree(home / "sweep" / "trials")
     (home / "other").mkdir()
     shutil.copytree(home / "run", home / "other" / "run")
 

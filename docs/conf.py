@@ -32,7 +32,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "schema_tables",
 ]
-exclude_patterns = ["build", "tutorials", "pictures", "results/small"]
+exclude_patterns = ["build", "tutorials", "pictures"]
 root_doc = "index"
 
 html_theme = "furo"

@@ -1,133 +1,85 @@
-"""What a study needs, in words: memory, time, models of the Hub, data, and commands for runs of several processes."""
+"""What scale paper needs in memory and hours, by arithmetic on published sizes. Nothing is started.
 
-import shlex
+Memory of training in float32 with Adam: 16 bytes a parameter (weight, gradient, two moments), and 17 numbers of the
+width for each token of a step in each layer (Korthikanti et al. 2022). Operations: 6 for each parameter that a trained
+token meets in layers and exits, 2 where it is evaluated at a noise level; attention scores are left out.
+"""
+
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from descend.settings import options as flags
-from reproduction.grid import ROOT
+from reproduction.cells import PAPER_ARMS, Cell, Scale
 
-if TYPE_CHECKING:
-    from reproduction.study import Study
-    from reproduction.workers import Job
-
-LAUNCH_FILE = "examples/accelerate/fsdp2.yaml"
-"""Of a checkout of Descend."""
-
-GATED = ("meta-llama/Llama-3.1-8B",)
-"""Models of the Hub whose licence has to be accepted there."""
+GIB = 2.0**30
 
 
-def plan_lines(study: "Study", card: float, tflops: float) -> list[str]:
-    """What the missing cells need, in lines for a terminal.
+class Size(NamedTuple):
+    """A model: parameters in all, in each layer and in an exit, and its width."""
 
-    Args:
-        study: The study.
-        card: Memory of an accelerator in GB.
-        tflops: The sustained speed of an accelerator in TFLOP/s.
-    """
-    from reproduction.data_check import data_lines, hub_names
-
-    lines = _need_lines(study, card, tflops)
-    if names := hub_names(study.missing):
-        lines += ["", "Models and tokenizers of the Hub, downloaded when a cell starts:"]
-        lines += [f"  {name} ({', '.join(sorted(recipes))}): {hub_state(name)}" for name, recipes in names.items()]
-    if paths := study.needed_paths():
-        lines += ["", f"Data under {study.root or 'the folder that --data-root names'}:"]
-        lines += [f"  {line}" for line in data_lines(paths, study.root)]
-    return [*lines, ""]
+    parameters: float
+    layer: float
+    readout: float
+    width: int
 
 
-def _need_lines(study: "Study", card: float, tflops: float) -> list[str]:
-    from reproduction.plan import needs
+class Amount(NamedTuple):
+    """A data set: samples to train on and to test on, and tokens of a sample (videos: of a window of five frames)."""
 
-    found = needs(study.missing, study.scale, card)
-    if not found:
-        return []
-    columns = {
-        "recipe": [*(need.recipe for need in found), "all"],
-        "cells": [*(str(need.cells) for need in found), str(len(study.missing))],
-        "GiB": [*(f"{need.memory:,.1f}" for need in found), ""],
-        "processes": [*(str(need.processes or "too large") for need in found), ""],
-        "PFLOP": _with_sum([None if need.flops is None else need.flops / 1e15 for need in found]),
-        "hours, one core": _with_sum([need.core_hours for need in found]),
-        "hours, one GPU": _with_sum([need.hours(tflops) for need in found]),
-    }
-    padded = [[word.rjust(max(map(len, (head, *words)))) for word in (head, *words)] for head, words in columns.items()]
-    table = ["  ".join(row) for row in zip(*padded, strict=True)]
-    return [
-        "",
-        *table,
-        "",
-        "GiB: the largest cell in one process that trains in float32 with AdamW, 16 bytes a parameter and activations.",
-        f"Processes: the fewest of FSDP2, one a card of {card:g} GB, that fill at most 90 % of it.",
-        "FLOPs: 6 for each parameter that a trained token meets, 2 where it is judged.",
-        "Hours, one core: at the FLOP/s of scale small by costs.json, whose small matrices are slow.",
-        f"Hours, one GPU: at {tflops:g} sustained TFLOP/s (--tflops), which is an assumption.",
-    ]
+    train: int
+    test: int
+    tokens: int
 
 
-def hub_state(name: str) -> str:
-    """Whether a model of the Hub can be had, in words; only asks, and downloads nothing."""
-    from huggingface_hub import auth_check, try_to_load_from_cache
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+SIZES = {
+    "UT": Size(516e3, 73.7e3, 0, 256),  # without weights that layers share
+    "DUST": Size(1.8e6, 524e3, 262e3, 1024),
+    "ViT": Size(86e6, 7.1e6, 0, 768),
+    "UT-text": Size(24e6, 640e3, 1.5e3, 768),
+    "DistilBERT": Size(66e6, 7.1e6, 1.5e3, 768),
+    "RoBERTa": Size(355e6, 12.6e6, 2e3, 1024),
+    "Llama": Size(8.03e9, 218.1e6, 525.3e6, 4096),
+}
 
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return "in the local cache"
-    try:
-        auth_check(name)
-    except GatedRepoError:
-        return "gated: accept its licence on the Hub and log in by hf auth login"
-    except RepositoryNotFoundError:
-        return "not found on the Hub, or private"
-    except Exception:  # no network, a proxy, a server's error
-        return f"not checked, the Hub can't be reached{'; access to it is gated' if name in GATED else ''}"
-    return "can be downloaded"
+AMOUNTS = {
+    "ped2": Amount(1860, 400, 500),
+    "avenue": Amount(11_400, 3060, 500),
+    "shanghaitech": Amount(218_600, 8580, 500),
+    "imdb": Amount(20_000, 25_000, 250),
+    "mnli": Amount(314_200, 9815, 40),
+    "alpaca": Amount(41_600, 5200, 100),
+}
 
 
-def by_hand_lines(jobs: Sequence["Job"], card: float) -> list[str]:
-    """How to start the cells that need several processes, a command for each.
+def memory(cell: Cell) -> float:
+    """GiB of one process that trains a cell."""
+    size, tokens = SIZES[cell.model], AMOUNTS[cell.data].tokens * cell.settings["per_device_train_batch_size"]
+    exits = 3 * size.readout / size.width * tokens  # logits, softmax and gradient of one exit at a time
+    return (16 * size.parameters + 4 * (17 * size.width * cell.depth * tokens + exits)) / GIB
+
+
+def flops(cell: Cell) -> float:
+    """Floating-point operations of a cell."""
+    size, amount = SIZES[cell.model], AMOUNTS[cell.data]
+    read = 1 + (cell.depth if cell.arm in PAPER_ARMS else 0)
+    trained = 6 * (cell.depth * size.layer + read * size.readout) * amount.train * cell.settings["num_train_epochs"]
+    levels = len(cell.evaluate["noise"].split(","))
+    evaluated = 2 * (cell.depth * size.layer + (cell.depth + 1) * size.readout) * amount.test * levels
+    return amount.tokens * (trained + evaluated)
+
+
+def lines(scale: Scale, planned: Sequence[Cell], tflops: float) -> list[str]:
+    """A line for each model: cells, GiB of the largest, and hours of one GPU at a sustained speed.
 
     Args:
-        jobs: The cells.
-        card: Memory of an accelerator in GB.
+        scale: The scale.
+        planned: Its cells.
+        tflops: TFLOP/s of the GPU; an assumption, and too fast for small models.
     """
-    from reproduction.plan import processes
-
-    counts = [(job, processes(job.cell, card)) for job in jobs]
-    commands = [launch_command(job, count) for job, count in counts if count]
-    lines = []
-    if commands:
-        lines += [
-            f"{len(commands)} cells need several cards of {card:g} GB, and a worker of this command is one process. "
-            "Train each by its command, in a checkout of Descend; this command, given again, then judges and stores "
-            f"it.{'' if jobs[0].root else ' DATA is the folder that --data-root names.'}",
-            *(f"  {command}" for command in commands),
-        ]
-    if too_large := [job.cell.name for job, count in counts if not count]:
-        lines += [
-            f"{len(too_large)} cells are too large for any number of cards of {card:g} GB; give larger ones by --card:",
-            *(f"  {name}" for name in too_large),
-        ]
-    return [*lines, ""]
-
-
-def launch_command(job: "Job", count: int) -> str:
-    """The command that trains a cell in its run folder by several processes; a step's batch stays the same."""
-    from reproduction.plan import batch
-
-    settings = job.resolved(job.cell.settings) | {"per_device_train_batch_size": batch(job.cell) // count}
-    launch = f"accelerate launch --config_file {LAUNCH_FILE} --mixed_precision no --num_processes {count}"
-    begun = (job.folder / "config.json").is_file()
-    words = [job.cell.recipe, *flags(settings), "--out", str(job.folder), *(["--resume"] if begun else [])]
-    return f"{launch} -m descend train {shlex.join(words)}".replace(ROOT, "DATA")
-
-
-def _with_sum(values: Sequence[float | None]) -> list[str]:
-    """Numbers in words, and the sum of those that are known."""
-    known = [value for value in values if value is not None]
-    return [_number(value) for value in (*values, sum(known) if known else None)]
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    rows, total = [f"{'model':12} {'cells':>6} {'GiB':>7} {'PFLOP':>10} {'GPU hours':>10}"], 0.0
+    for model in scale.models:
+        cells = [cell for cell in planned if cell.model == model]
+        done = sum(map(flops, cells))
+        hours, total = done / (tflops * 1e12) / 3600, total + done
+        rows.append(f"{model:12} {len(cells):6} {max(map(memory, cells)):7.1f} {done / 1e15:10,.0f} {hours:10,.1f}")
+    hours = total / (tflops * 1e12) / 3600
+    return [*rows, f"{'all':12} {len(planned):6} {'':7} {total / 1e15:10,.0f} {hours:10,.1f}"]

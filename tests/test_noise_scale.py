@@ -21,7 +21,7 @@ from descend.privacy import Release, epsilon
 from descend.recipes import RECIPES
 from descend.run.denoising import denoise
 from descend.training.preset import paper
-from reproduction.report.theorems import noise_distance
+from reproduction.theory import distance as noise_distance
 from tests.support.sources import write_frames
 from tests.support.texts import build, review_tokenizer
 
@@ -48,7 +48,7 @@ def by_prefix(level, sigma, noise_is) -> float:
 
 def distance(level, sigma, noise_is) -> float:
     """The study's distance of an input under noise from the clean one, whose unit is σ_x or √σ_x."""
-    run = SimpleNamespace(summary=SimpleNamespace(settings={"noise_is": noise_is}, train_noise=0.0))
+    run = SimpleNamespace(settings={"noise_is": noise_is}, gamma=0.0)
     return noise_distance(run, level) * {"std": sigma, "variance": math.sqrt(sigma)}[noise_is]
 
 
@@ -152,6 +152,6 @@ def test_privacy_without_a_run_and_wrong_readings(capsys, folder):
 
 
 def test_it_is_known_without_torch():
-    code = "import sys, descend.privacy, reproduction.report.theorems; print('torch' in sys.modules)"
+    code = "import sys, descend.privacy, reproduction.theory; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -41,10 +41,6 @@ class RanksDifferError(RuntimeError):
     """Ranks of one run hold different multipliers. Raised on all ranks before any multiplier moves."""
 
 
-class StudyError(Exception):
-    """Some cells of a study failed; each failure was reported when it happened."""
-
-
 class SaveError(Exception):
     """A file or folder of a run could not be written, because of a full disk or an I/O error; it is unchanged."""
 

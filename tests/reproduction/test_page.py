@@ -1,303 +1,150 @@
-"""The page of a study, driven in a real browser."""
+"""Figures, tables, claims and the page: of two real runs, and of a study whose every cell is made up."""
 
-import json
-import re
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
 
-from descend.errors import InputError
-from reproduction.records import parse_cell
-from reproduction.report import FIGURES, heat_map, write_study
-from reproduction.report.drawing import requested, shown
-from reproduction.report.heat_map import opened
-from reproduction.report.page import put_study_page
-from reproduction.report.results import Results
-from tests.support.browser import HOSTILE, Guarded, Visit
-from tests.support.pages import fake_frames
-from tests.support.studies import line, small, write
+from reproduction import figures, page, tables, theory
+from reproduction.__main__ import main
+from reproduction.cells import cells
+from reproduction.claims import CLAIMS, claims
+from reproduction.dry_run import lines
+from reproduction.grids import SCALES
+from reproduction.run import Study
+from reproduction.table import read
+from tests.support.browser import chromium
+from tests.support.studies import finish_all
 
-SHOWN = ["figure-1", "figure-2", "figure-3", "table-3", "theory-3"]
-PICTURED = "video-ut-5_ucsd_0.8_strong_"
-
-
-def write_page(out: Path) -> Path:
-    """The page of a study's folder, without the printed figures beside it."""
-    results = Results.read(out)
-    asked = requested(out, results)
-    return put_study_page(out, results, shown(asked, results), asked.scale)
+SMALL = SCALES["small"]
 
 
 @pytest.fixture(scope="module")
-def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything that can be drawn."""
-    return write_page(write(tmp_path_factory.mktemp("whole"), small()))
+def table(tmp_path_factory):
+    """Scale small with one seed of everything but UT-5 and DUST-5; the paper's runs of UT are 10 % better."""
+    main_rows = [row if row.panel == "main" else replace(row, seeds=list(row.seeds)[:1]) for row in SMALL.rows]
+    scale = replace(SMALL, rows=[replace(row, seeds=list(row.seeds)[:2]) for row in main_rows])
+    study = Study(tmp_path_factory.mktemp("small"), "small", scale)
+    finish_all(study, lambda cell: 0.9 if cell.model == "UT" and cell.arm == "algorithm-1" else 1.0)
+    return read(study)
 
 
 @pytest.fixture(scope="module")
-def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few figures and one table, and pictures: as much as most tests need to look at."""
-    out = write(tmp_path_factory.mktemp("study"), small(), SHOWN)
-    for arm, left in (("erm", 0.7), ("constrained", 0.35)):
-        folder = out / "runs" / f"{PICTURED}{arm}_s0"
-        folder.mkdir(parents=True)
-        np.savez_compressed(folder / "frames.npz", **fake_frames(5, left))
-    return write_page(out)
+def drawn(table, tmp_path_factory):
+    return page.write(table, tmp_path_factory.mktemp("drawn")).parent
 
 
-@pytest.fixture(scope="module")
-def study(browser: Browser, page_file: Path) -> Iterator[Visit]:
-    """One visit for many tests: each leaves the page as it found it."""
-    with Visit(browser, page_file, viewport={"width": 1280, "height": 900}) as visit:
-        yield visit
+def test_two_real_runs_become_a_page(tmp_path, capsys):
+    """From the command line to the page, through every file that `descend` writes."""
+    study, file = str(tmp_path / "study"), tmp_path / "study.jsonl"
+    assert main(["run", "DUST-2", "--scale", "smoke", "--out", study]) == 0
+    assert main(["collect", study, "--out", str(file)]) == 0
+    assert main(["page", str(file), "--out", str(tmp_path / "drawn")]) == 0
+    rows = read(file).rows
+    assert sorted(rows.arm) == ["algorithm-1", "erm"] and (rows.seconds > 0).all()
+    paper = rows[rows.arm == "algorithm-1"].iloc[0]
+    assert paper.resilience == 0.05 and paper.limits[-1] == 0.75 and len(paper.energy) == 3
+    assert (tmp_path / "drawn" / "figures" / "figure-7.png").is_file()
+    html = (tmp_path / "drawn" / "report.html").read_text("utf-8")
+    assert "figure-7.png" in html and "Figure 1: A pretrained encoder" in html and "of which no cell is done" in html
+    measured = theory.theory(read(file)).iloc[0]
+    assert measured["(ζ + u)/α"] >= 0 and measured["P − L̂"] >= 0 and measured["Cτ/α"] > 0
 
 
-def near(visit: Visit, ident: str) -> None:
-    """Scroll to a section, and wait until it is drawn."""
-    section = visit.page.locator(f"section#{ident}")
-    section.scroll_into_view_if_needed()
-    for plot in section.locator("[data-plot]").all():
-        plot.scroll_into_view_if_needed()
-        expect(plot.locator(".main-svg").first).to_be_attached()
+def test_every_figure_and_table_is_made(table, drawn):
+    assert {path.stem for path in (drawn / "figures").glob("*.svg")} == set(figures.FIGURES)
+    assert {path.stem for path in (drawn / "tables").glob("*.csv")} == {*tables.TABLES, "claims", "theory"}
+    assert all(len(pd.read_csv(path)) for path in (drawn / "tables").glob("*.csv"))
+    assert (drawn / "report.html").stat().st_size < 200_000
 
 
-def in_plot(visit: Visit, ident: str, place: int, expression: str):
-    where = f"document.querySelector('#{ident} [data-plot=\"{place}\"]')"
-    return visit.page.evaluate(f"(plot => {expression})({where})")
+def test_a_figure_without_cells_says_what_it_needs(table):
+    only = replace(table, rows=table.rows[table.rows.model == "UT"])
+    with pytest.raises(figures.NotRunError, match="MiniLM"):
+        figures.figure_1(only)
+    judged = claims(only).set_index("claim").verdict
+    assert judged["Constrained DUST falls at every layer, at every depth"] == "not tested"
+    nothing = replace(table, rows=table.rows[:0])
+    assert set(claims(nothing).verdict) == {"not tested"} and len(tables.comparisons(nothing)) == 0
 
 
-def violations(visit: Visit, within: str = "html", only: list[str] | None = None) -> list[str]:
-    """What axe finds against WCAG A and AA and best practice; inside of a plot are plotly's own elements."""
-    context = {"include": [[within]], "exclude": [[".plot > *"]]}
-    options = {"resultTypes": ["violations"]} | ({"runOnly": only} if only else {})
-    found = Axe().run(visit.page, context, options).response["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found]
+def test_the_claims_follow_the_runs(table):
+    judged = claims(table)
+    assert len(judged) == len(CLAIMS) and set(judged.verdict) <= {"repeats", "does not", "undecided", "not tested"}
+    row = judged[judged["where"] == "Table 3"].iloc[0]
+    assert row.verdict == "repeats" and row.ours.startswith("better in ") and row["the paper"] == "74 of 105"
+    # The printed numbers are those of the published tables.
+    for name, wins, sign in (("table3", "74 of 105", -1), ("table4", "57 of 72", 1)):
+        printed = tables.published(name)
+        won = (sign * (printed.constrained.astype(float) - printed.unconstrained.astype(float)) > 0).sum()
+        assert f"{won} of {len(printed)}" == wins
+    gone = tables.published("table3")[["constrained", "unconstrained"]].astype(float).to_numpy() > 60
+    assert f"{gone.sum()} of {gone.size} did" in set(judged["the paper"])
 
 
-def test_every_section_is_drawn_without_complaint_or_network(browser: Browser, whole_file: Path) -> None:
-    with Visit(browser, whole_file, viewport={"width": 1280, "height": 1600}) as visit:
-        visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")  # for print all are drawn at once
-        plots = visit.page.locator("[data-plot]")
-        assert plots.count() == plots.locator(".cartesianlayer").count() > 60
-        assert visit.complaints == []
-        assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
-        assert visit.page.locator("section[data-section]").count() == len(FIGURES) + 2  # the grid, and answers
-    assert whole_file.stat().st_size < 15e6
+def test_the_primaries_are_the_six_of_the_plan(table):
+    made = tables.primaries(table)
+    assert len(made) == 6 and list(made["paper's form"][:4]) == ["algorithm-1"] * 4
+    plan = (Path(__file__).parents[2] / "docs" / "results" / "study_plan.md").read_text("utf-8")
+    rows = [line.split("|")[2:6] for line in plan.split("## Primary comparisons")[1].splitlines() if line[:3] == "| 1"]
+    assert rows and len(plan.split("| paper's form | plain training |")[1].split("\n\n")[0].strip().splitlines()) == 7
 
 
-def test_the_page_opens_with_five_answers_and_a_picture_before_the_grids_and_folds_the_claims(study: Visit) -> None:
-    opening = study.page.locator("#opening")
-    answers = opening.locator("li").all_inner_texts()
-    assert len(answers) == 5 and all(re.search("[Rr]uns|[Ss]ettings", answer) for answer in answers)
-    headings = opening.locator("figure h3").all_inner_texts()
-    assert headings == ["Constraints hold", "Loss falls at every layer", "Median gain over ERM over test noise"]
-    expect(opening.locator(".cartesianlayer")).to_have_count(3)
-    claims = study.page.locator("#claims")
-    places = [study.page.locator(name).first.bounding_box() for name in ("#opening", "#grid", "#claims", "#figure-1")]
-    assert [place["y"] for place in places] == sorted(place["y"] for place in places)
-    assert places[0]["y"] + places[0]["height"] < 1400
-    assert claims.get_attribute("open") is None
-    claims.locator("summary").click()
-    verdicts = claims.locator(".judged")
-    words = verdicts.locator(".word").all_inner_texts()
-    counts = " ".join(opening.locator("p").all_inner_texts())
-    for form in ("Preset paper", "Descend's default"):
-        of = verdicts.filter(has=study.page.get_by_text(f"{form}:", exact=True)).locator(".word").all_inner_texts()
-        assert f"{form}: {of.count('Held')} held" in counts and of.count("Held") > 5
-    marks = dict(zip(words, verdicts.locator(".mark").all_inner_texts(), strict=True))
-    assert len(set(marks.values())) == len(marks) > 1
-    assert claims.locator("a[href='#table-3']").count() == 3
-    claims.locator("summary").click()
+def test_ours_stand_beside_the_papers(table):
+    made = tables.beside(table, 3)
+    row = made[(made.model == "UT") & (made.data == "ped2") & (made.depth == 5) & (made.gamma == 0.8)].iloc[0]
+    assert (row["printed: plain"], row["printed: constrained"], row["printed: gain"]) == ("11.643", "10.815", "+7.1 %")
+    assert row.gain.startswith("+9.") and set(made[made.data == "ped1"]["printed: gain"]) == {"–"}
+    runs = table.where(model="UT", data="ped2", depth=5, gamma=0.8, arm="erm", form=row.form).sort_values("seed")
+    by_validation = [np.mean(run.validation) for run in runs.itertuples()]
+    assert row["best run: plain"] == f"{runs.number.iloc[int(np.argmin(by_validation))]:.4g}"
+    settings = tables.settings(table, 1).set_index(["model", "printed"])
+    assert settings.loc[("UT", "0.78"), "our runs"] == "0.22" and settings.loc[("DUST", "6.50"), "our runs"] == "6.5"
 
 
-def test_each_form_has_its_grid_on_one_scale_of_colours() -> None:
-    def apart(cell: dict[str, Any], noise: float) -> float:
-        return 0.02 if cell["arm"] == "paper" else 0.4
-
-    maps = heat_map.heat_maps(Results.of(parse_cell(one, "a line") for one in small(apart)))
-    assert [one.name for one in maps] == ["Preset paper", "Descend's default"]
-    paper, default = ([cell for _, row in one.rows for cell in row if cell] for one in maps)
-    assert [cell.index for cell in paper] == [cell.index for cell in default]
-    strongest = [max(cell.share for cell in cells) for cells in (paper, default)]
-    assert strongest == [10, 45], "the strongest colour is that of 10 %, however much another cell gains"
+def test_what_holds_is_counted_with_what_plain_training_meets(table):
+    made = tables.held(table).set_index(["model", "method"])
+    row = made.loc[("UT", "paper's form, Algorithm 1, untied")]
+    assert row.holds.split(" of ")[0] == row.holds.split(" of ")[1] and row["logs with a negative weight"] != "–"
+    assert made.loc[("UT", "plain training, tied"), "holds"] == "–"
 
 
-def test_a_figure_has_its_values_to_hover_over(study: Visit) -> None:
-    near(study, "figure-2")
-    places = {title: place for place, title in enumerate(study.page.locator("#figure-2 h3").all_inner_texts())}
-    place = next(place for title, place in places.items() if title.startswith("ViT"))
-    (setting,) = Results.of(parse_cell(one, "a line") for one in small()).where(model="ViT")
-    values = np.mean([run.summary.values for run in setting.constrained], axis=0)
-    shown = in_plot(study, "figure-2", place, "plot.data.find(trace => trace.name === 'Descend\\'s default').y")
-    assert shown == pytest.approx(values, rel=1e-6)
-    point = study.page.locator("#figure-2 [data-plot='0'] .point").first
-    point.hover(force=True)
-    expect(study.page.locator("#figure-2 [data-plot='0'] .hoverlayer")).to_contain_text("from")
+def test_the_page_is_readable_on_a_telephone_and_escapes_what_a_model_says(drawn):
+    html = (drawn / "report.html").read_text("utf-8")
+    assert "<script" not in html and "Say &lt;b&gt;it&lt;/b&gt;." in html
+    with chromium() as browser:
+        for width in (1280, 390):
+            view = browser.new_page(viewport={"width": width, "height": 900})
+            view.goto((drawn / "report.html").as_uri())
+            assert view.evaluate("document.documentElement.scrollWidth") == width
+            assert view.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 0")
 
 
-def test_tables_stand_beside_the_paper(study: Visit) -> None:
-    row = study.page.locator("#table-3 tbody tr", has_text="0.15")
-    cells = row.locator("td").all_inner_texts()
-    assert {"12.442", "11.342"} <= set(cells), "UT, 3 layers, UCSD, γ = 0.15 in the paper"
+def test_the_distance_of_inputs_is_the_one_between_standard_deviations():
+    run = pd.Series({"settings": {"noise_is": "variance"}, "gamma": 0.15})
+    assert theory.distance(run, 0.6) == pytest.approx(np.sqrt(0.6) - np.sqrt(0.15))
+    assert theory.distance(pd.Series({"settings": {}, "gamma": 0.8}), 2.4) == pytest.approx(1.6)
 
 
-def test_a_cell_opens_by_keyboard_and_gives_the_focus_back(study: Visit) -> None:
-    page = study.page
-    cell = page.locator("[data-cell][aria-label^='UT-5, UCSD'][data-arm^=Descend]")
-    assert "beyond doubt" in cell.get_attribute("aria-label")
-    cell.focus()
-    page.keyboard.press("Enter")
-    dialog = page.locator("dialog")
-    expect(dialog).to_be_visible()
-    assert dialog.locator("h2").inner_text() == "UT-5, UCSD, γ = 0.8"
-    assert page.evaluate("document.querySelector('#cell-arm').selectedOptions[0].label") == "Descend's default"
-    for form in ("Preset paper", "Descend's default"):
-        assert form in dialog.locator("#cell-words").inner_text()
-    shown = "document.querySelector('[data-curve={}]')"
-    assert dialog.locator("figure:not([hidden])").count() == 6
-    assert page.evaluate(f"Math.min(...{shown.format('weight')}.data.flatMap(trace => trace.y))") < -0.1
-    assert page.evaluate(f"{shown.format('multiplier')}.data.length") == 6  # the cap and five layers
-    assert page.evaluate(f"{shown.format('ratios')}.data.length") == 5
-    losses = f"{shown.format('loss')}.data.flatMap(trace => trace.y)"
-    before = page.evaluate(losses)
-    page.select_option("#cell-seed", "2")
-    assert page.evaluate(losses) != before
-    page.select_option("#cell-arm", label="ERM")
-    assert dialog.locator("figure:not([hidden])").count() == 3, (
-        "no multipliers, violations and slack without constraints"
-    )
-    page.keyboard.press("Escape")
-    expect(dialog).to_be_hidden()
-    assert page.evaluate("document.activeElement.dataset.cell") == cell.get_attribute("data-cell")
-    assert study.complaints == []
+def test_the_dry_run_says_what_llama_takes():
+    said = lines(SCALES["paper"], cells(SCALES["paper"], {}), tflops=20)
+    (llama,) = (line for line in said if line.startswith("Llama"))
+    assert float(llama.split()[2]) > 16 * 8.03e9 / 2**30 and len(said) == len(SCALES["paper"].models) + 2
 
 
-def test_pictures_follow_their_sliders_and_play(study: Visit) -> None:
-    near(study, "frames-0")
-    page = study.page
-    section = page.locator("#frames-0")
-    assert section.locator(".frame figcaption").all_inner_texts() == [
-        "Clean",
-        "Noisy input",
-        "ERM",
-        "Descend's default",
-    ]
-    picture = section.locator(".frame", has_text="Descend's default").locator("img")
-    noise, layer = section.locator("[data-control=noise]"), section.locator("[data-control=layer]")
-    before = picture.get_attribute("src")
-    noise.focus()
-    page.keyboard.press("End")
-    assert picture.get_attribute("src") != before and "γ = 1.5" in picture.get_attribute("alt")
-    button = section.locator("[data-play]")
-    button.click()  # from the last layer it begins at the first
-    expect(button).to_have_attribute("aria-pressed", "true")
-    expect(layer).to_have_value(re.compile("[2-4]"), timeout=30_000)
-    button.click()
-    expect(button).to_have_attribute("aria-pressed", "false")
-    stopped = layer.input_value()
-    page.wait_for_timeout(700)
-    assert layer.input_value() == stopped
-
-
-def test_answers_stand_side_by_side_at_each_noise(study: Visit) -> None:
-    section = study.page.locator("#answers-0")
-    section.scroll_into_view_if_needed()
-    tables = section.locator("table:visible")
-    expect(tables).to_have_count(1)
-    assert tables.locator("thead th").all_inner_texts() == ["Prompt", "ERM", "Descend's default", "Preset paper"]
-    noisy = tables.locator("tbody tr").first.locator("td").all_inner_texts()
-    assert noisy[0].count("mouse") > noisy[1].count("mouse")
-    section.locator("[data-control=noise]").focus()
-    study.page.keyboard.press("Home")
-    clean = tables.locator("tbody tr").first.locator("td").all_inner_texts()
-    assert clean[0] == clean[1] and "mouse" not in clean[0]
-    study.page.keyboard.press("End")
-
-
-def test_it_is_accessible_light_and_dark_and_with_a_cell_open(study: Visit) -> None:
-    assert violations(study) == []
-    study.page.emulate_media(color_scheme="dark")
-    assert violations(study, only=["color-contrast"]) == []
-    study.page.locator("[data-cell]").first.click()
-    assert violations(study, within="#cell") == []
-    study.page.keyboard.press("Escape")
-    study.page.emulate_media(color_scheme="light")
-
-
-def test_plots_follow_dark_mode(study: Visit) -> None:
-    near(study, "figure-1")
-    line_ = study.page.locator("#figure-1 path.js-line").first
-    light = line_.get_attribute("style"), study.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    study.page.emulate_media(color_scheme="dark")
-    expect(line_).not_to_have_attribute("style", light[0])
-    assert study.page.evaluate("getComputedStyle(document.body).backgroundColor") != light[1]
-    study.page.emulate_media(color_scheme="light")
-
-
-def test_it_fits_a_phone(browser: Browser, page_file: Path) -> None:
-    with Visit(browser, page_file, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True) as visit:
-        page = visit.page
-        for name in ("figure-3", "table-3", "grid", "frames-0", "answers-0"):
-            page.locator(f"#{name}").scroll_into_view_if_needed()
-        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
-        table = page.locator("#table-3 .scroll")
-        assert table.evaluate("box => box.scrollWidth > box.clientWidth"), "wide tables scroll in a frame of their own"
-        page.locator("[data-cell]").first.tap()
-        box = page.locator("dialog").bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= 390
-        assert violations(visit, only=["target-size", "meta-viewport", "scrollable-region-focusable"]) == []
-        assert visit.complaints == []
-
-
-def test_the_runs_of_a_large_study_are_thinned_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = Results.of(parse_cell(one, "a line") for one in small())
-    whole = opened(many)
-    monkeypatch.setattr(heat_map, "BUDGET", 150_000)
-    thinned = opened(many)
-    assert len(json.dumps(thinned)) < 200_000 < len(json.dumps(whole))
-    (arm, *_) = (arm for arm in thinned["cells"][0]["arms"] if arm["name"] == "Descend's default")
-    assert [run["seed"] for run in arm["runs"]] == [0] and arm["left"] == 2
-    (before, *_) = (arm for arm in whole["cells"][0]["arms"] if arm["name"] == "Descend's default")
-    steps = [one["runs"][0]["curves"]["loss"]["steps"] for one in (before, arm)]
-    assert len(steps[1]) < len(steps[0]) and steps[1][-1] == steps[0][-1] == 400
-
-
-def test_whatever_words_are_in_a_study_they_are_text(browser: Browser, tmp_path: Path) -> None:
-    hostile = " ".join(HOSTILE)
-    lines = []
-    for arm in ("erm", "constrained", hostile):
-        for task, model in (("language", hostile), ("video", "UT")):
-            more = {"answers": task == "language", "verdict": hostile, "metric": hostile}
-            one = line(task, model, hostile, 3, 0.8, arm, 0, **more)
-            for each in one.get("completions", []):
-                each["prompt"] = each["text"] = hostile
-            lines.append(one)
-    write(tmp_path, lines, ["figure-2", "figure-6", "figure-16", "table-3", "table-1"])
-    with Guarded(browser, write_study(tmp_path)[1]) as visit:
-        for section in visit.page.locator("section").all():
-            section.scroll_into_view_if_needed()
-        visit.assert_quiet()
-        said = " ".join(hostile.split())
-        assert said in " ".join(visit.page.locator("#figure-6").text_content().split())
-        answer = visit.page.locator("#answers-0 td:visible").first
-        assert " ".join(answer.text_content().split()) == said
-        visit.page.locator("[data-cell]").first.click()
-        visit.page.locator("#cell[open]").wait_for()
-        assert said in " ".join(visit.page.locator("#cell-verdict").text_content().split())
-        visit.page.locator("[data-curve=loss] .main-svg").first.hover(force=True)
-        visit.assert_quiet()
-
-
-def test_a_study_of_one_figure_has_a_page_of_one(tmp_path: Path) -> None:
-    write(
-        tmp_path, [line("video", "UT", "ucsd", 3, 0.8, arm, 0) for arm in ("erm", "constrained")], ["figure-2"], "smoke"
-    )
-    page = write_study(tmp_path)[1].read_text()
-    assert page.count("<section id=") == 2 and '<section id="figure-2"' in page and "at scale smoke" in page
-    with pytest.raises(InputError, match="no study"):
-        write_study(tmp_path / "elsewhere")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["page", "nowhere", "--out", "x"], "a study's folder"),
+        (["collect", "FILE", "--out", "x"], "must be a study's folder"),
+        (["run", "--scale", "huge"], "invalid choice"),
+    ],
+)
+def test_wrong_words_are_refused(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("{}")
+    with pytest.raises(SystemExit):
+        main(words)
+    assert message in capsys.readouterr().err

@@ -55,7 +55,6 @@ OURS = {
     "summary.json": [SUMMARY, {"runs": [SUMMARY], "folders": ["a"]}],
     "groups.json": [{"noise": [0.0], "root": True, "counts": [2], "scores": [[1.0]]}],
     "decisions.json": [{"noise": 0.0, "texts": [{"text": "fine", "decisions": [DECISION, DECISION]}]}],
-    "train_losses.json": [{"noise": 0.5, "samples": 2, "layer_losses": [1.0, None]}],
     "config.json": [{"recipe": "a", "method": "erm", "seed": 0, "model": "UT-2", "settings": {}, "training": {}}],
     "certified_exit.json": [{"threshold": 0.9, "risk": 0.1, "confidence": 0.95, "noise": 0.0}],
     "sweep.json": [
@@ -72,7 +71,6 @@ OTHERS = {
     "summary.json": [{"mine": 1}, {"schema": 1}, "cut off {"],
     "groups.json": [[1]],
     "decisions.json": [[2], {"noise": 0.0}],
-    "train_losses.json": [{"samples": 2}],
     "config.json": [{"model_type": "bert"}],
     "certified_exit.json": [{"threshold": 0.9}],
     "sweep.json": [{"recipe": "a"}],

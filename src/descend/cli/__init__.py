@@ -17,7 +17,6 @@ from descend.errors import (
     NonFiniteLossError,
     RanksDifferError,
     SaveError,
-    StudyError,
     Unsaved,
 )
 
@@ -139,7 +138,7 @@ def carried_out(
         command(words)
     except InputError as error:
         return _complain(str(error), 2)
-    except (NonFiniteLossError, RanksDifferError, StudyError) as error:
+    except (NonFiniteLossError, RanksDifferError) as error:
         return _complain(str(error), 1)
     except SaveError as error:
         return _complain(f"{error}{again}", 1)

@@ -50,13 +50,8 @@ def evaluate(words: Sequence[str]) -> None:
         print(page)
 
 
-def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
-    """Evaluate a run without its page; returns the folder of its results, and its summary.
-
-    Args:
-        words: The arguments of ``descend evaluate``.
-        more: Further arguments of `descend.run.evaluate`.
-    """
+def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
+    """Evaluate a run without its page; returns the folder of its results, and its summary."""
     parser = command_parser(
         "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.", "RUN [options]"
     )
@@ -109,7 +104,7 @@ def evaluated(words: Sequence[str], **more: Any) -> tuple[Path, "Summary"]:
     from descend.results import locked
 
     with locked(folder) if folder.is_dir() else nullcontext():
-        summary = run.evaluate(folder, **options, **more)
+        summary = run.evaluate(folder, **options)
     return run.results_folder(folder, options["data"], options["task"]), summary
 
 
@@ -168,8 +163,8 @@ def report(words: Sequence[str]) -> None:
     ).folder
     from descend.results import read_comparison
 
-    if (folder / "cells.jsonl").is_file():
-        raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction report {folder}")
+    if (folder / "study.json").is_file():
+        raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction page {folder}")
     if (folder / "sweep.json").is_file():
         from descend.sweep.page import write_sweep
 

@@ -21,7 +21,6 @@ from descend.results import (
     DECISIONS_FILE,
     GROUPS_FILE,
     SUMMARY_FILE,
-    TRAIN_LOSSES_FILE,
     Groups,
     Histogram,
     LayerGroups,
@@ -51,7 +50,7 @@ MOST_BLOCKS = 30
 """Blocks of groups by which ``groups.json`` has the losses of all layers: thousands of texts would be millions of
 numbers, and what is independent is so in blocks too."""
 
-FILES = {"by_group": GROUPS_FILE, "decisions": DECISIONS_FILE, "train_losses": TRAIN_LOSSES_FILE}
+FILES = {"by_group": GROUPS_FILE, "decisions": DECISIONS_FILE}
 """Results that have a file beside ``summary.json``, by name; ``frames`` are arrays, in ``frames.npz``."""
 
 Levels = dict[float, LayerLosses]

@@ -16,7 +16,7 @@ from descend.evaluation.layers import evenly, measure, metric_value
 from descend.models import LayeredClassifier
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
-from descend.results import ByLevel, DecidedText, Decision, Decisions, TrainLosses, Validation
+from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
 
 MOST_SAMPLES = 32
 """Samples to measure energies on, taken evenly: the average settles after few, and each needs another forward pass."""
@@ -151,22 +151,3 @@ def decided_texts(
         shown = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} …"
         texts.append(DecidedText(text=shown, decisions=decisions))
     yield "decisions", Decisions(noise=subject.noise.level, texts=texts)
-
-
-def train_losses(subject: Subject, levels: Levels, *, samples: Dataset) -> Iterator[tuple[str, TrainLosses]]:
-    """The layers' losses on training samples, at the training noise.
-
-    Args:
-        subject: The model.
-        levels: What was measured on its data.
-        samples: The training samples.
-    """
-    (measured,) = measure(subject.model, subject.task, subject.batches.of(samples), [subject.noise])
-    yield (
-        "train_losses",
-        TrainLosses(
-            noise=subject.noise.level,
-            samples=len(samples),  # type: ignore[arg-type]
-            layer_losses=measured.losses.mean(0).tolist(),
-        ),
-    )

@@ -23,15 +23,12 @@ from descend.results.base import (
 from descend.results.config import MODELS, RunConfig, check_language_run, check_model, read_config
 from descend.results.evaluated import (
     DECISIONS_FILE,
-    TRAIN_LOSSES_FILE,
     DecidedText,
     Decision,
     Decisions,
     Groups,
     LayerGroups,
-    TrainLosses,
     read_groups,
-    read_train_losses,
 )
 from descend.results.findings import (
     WITHIN,
@@ -88,7 +85,6 @@ __all__ = [
     "SUMMARY_FILE",
     "TRAINED_FILE",
     "TRAINED_KEY",
-    "TRAIN_LOSSES_FILE",
     "VIOLATION_TOLERANCE",
     "WITHIN",
     "AnytimeCurve",
@@ -130,7 +126,6 @@ __all__ = [
     "TaskCurve",
     "TaskResults",
     "TaskRun",
-    "TrainLosses",
     "Trained",
     "Validation",
     "Verdict",
@@ -149,7 +144,6 @@ __all__ = [
     "read_json",
     "read_records",
     "read_summary",
-    "read_train_losses",
     "read_trained",
     "verdict_sentence",
     "write_json",

@@ -1,4 +1,4 @@
-"""The files of an evaluation beside its summary: ``groups.json``, ``decisions.json``, ``train_losses.json``."""
+"""The files of an evaluation beside its summary: ``groups.json``, ``decisions.json``."""
 
 from pathlib import Path
 from typing import Self
@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 from descend.results.base import GROUPS_FILE, File, Number, Part
 
 DECISIONS_FILE = "decisions.json"
-TRAIN_LOSSES_FILE = "train_losses.json"
 
 MOST_TEXTS, MOST_DECISIONS, MOST_CHARACTERS = 100, 1025, 1000
 """What ``decisions.json`` may hold, so that a page can show it."""
@@ -126,20 +125,6 @@ class Decisions(File):
         return self
 
 
-class TrainLosses(File):
-    """The layers' losses on training samples, measured as those of the test samples: without dropout.
-
-    Attributes:
-        noise: The level γ, that of the training.
-        samples: How many samples were measured.
-        layer_losses: f_0 … f_L, the means over them.
-    """
-
-    noise: float
-    samples: int
-    layer_losses: list[Number]
-
-
 def read_groups(folder: Path) -> Groups | None:
     """Read the ``groups.json`` of an evaluated run's folder; None if it has none.
 
@@ -148,13 +133,3 @@ def read_groups(folder: Path) -> Groups | None:
     """
     path = folder / GROUPS_FILE
     return Groups.read(path) if path.exists() else None
-
-
-def read_train_losses(folder: Path) -> TrainLosses | None:
-    """Read the ``train_losses.json`` of an evaluated run's folder; None if it has none.
-
-    Raises:
-        InputError: If it is damaged.
-    """
-    path = folder / TRAIN_LOSSES_FILE
-    return TrainLosses.read(path) if path.exists() else None

@@ -28,7 +28,6 @@ from descend.results import (
     GROUPS_FILE,
     RECORDS_FILE,
     SUMMARY_FILE,
-    TRAIN_LOSSES_FILE,
     CertifiedExit,
     Comparison,
     Decisions,
@@ -36,7 +35,6 @@ from descend.results import (
     Record,
     RunConfig,
     Summary,
-    TrainLosses,
 )
 from descend.results.card import CARD_FILE, edited_card, has_mark
 from descend.results.folder import LOCK_FILE, PART, flush, of_disk, open_to
@@ -51,7 +49,7 @@ MANIFEST_FILE = "manifest.json"
 """In a checkpoint: the SHA-256 of each file. Other trainers write none."""
 PAGE_FILE = "report.html"
 
-RESULTS = (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, FRAMES_FILE, PAGE_FILE, TRAIN_LOSSES_FILE)
+RESULTS = (SUMMARY_FILE, GROUPS_FILE, DECISIONS_FILE, FRAMES_FILE, PAGE_FILE)
 """What an evaluation writes."""
 
 GENERATOR = b'<meta name="generator" content="Descend">'
@@ -71,7 +69,6 @@ _SCHEMAS: dict[str, Any] = {
     SUMMARY_FILE: Summary | Comparison,
     GROUPS_FILE: Groups,
     DECISIONS_FILE: Decisions,
-    TRAIN_LOSSES_FILE: TrainLosses,
     SWEEP_FILE: SweepFile,
     CERTIFIED_FILE: CertifiedExit,
 }

@@ -21,7 +21,6 @@ from descend.evaluation.evaluators import (
     input_metrics,
     on_validation,
     pictures,
-    train_losses,
 )
 from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
@@ -76,7 +75,6 @@ def evaluate(
     seed: int = 0,
     frames: int = 2,
     most: int | None = None,
-    train_samples: int | None = None,
     baseline: Path | None = None,
     loaded: Data | None = None,
 ) -> Summary:
@@ -104,8 +102,6 @@ def evaluate(
         seed: The seed of the noise, the same for runs to be compared.
         frames: How many frames to keep for the page, or beginnings of texts.
         most: Evaluate on so many samples, taken evenly; by default on all.
-        train_samples: Also measure the layers' losses on so many training samples, at the training noise, for
-            ``train_losses.json``; by default on none.
         baseline: The run to whose full depth layers are held, evaluated on the same data: the best plain training; by
             default the model's own full depth.
         loaded: The run's own data, if they are loaded already.
@@ -206,8 +202,6 @@ def evaluate(
         evaluators.append(partial(speculation, ignored=IGNORED))
     if run_data is not None and split == "test":
         evaluators.append(partial(on_validation, samples=to_choose_on(run_data, most)))
-    if train_samples is not None:
-        evaluators.append(partial(train_losses, samples=few(splits().train, train_samples)))
     summary = evaluate_subject(subject, evaluators, folder=place)
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
         keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}

@@ -1,1 +1,0 @@
-"""The statistics behind the claims: from the cells of a row of `claim_table` to its evidence."""

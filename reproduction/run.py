@@ -1,0 +1,323 @@
+"""Run the cells of a study that are not done, several at a time; any number of sessions go on with one study."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from shutil import rmtree
+from statistics import median
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from reproduction.cells import FIXED, SEARCH, Cell, Scale, cells, search_key
+
+CELL_FILE, FAILED_FILE, CHOSEN_FILE, LOG_FILE = "cell.json", "failed.json", "chosen.json", "log.txt"
+STUDY_FILE = "study.json"
+"""In a study's folder: which scale it is."""
+RUN = "run"
+"""In a cell's folder: the run's."""
+
+HEAVY = ("model", "best_feasible", "checkpoint-*")
+"""What is removed from a run once it is evaluated."""
+
+THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} | {"TOKENIZERS_PARALLELISM": "false"}
+
+INTERRUPTED = 130
+BUSY = "is in use by process"
+"""What ``descend`` says of a run that a process of a killed session still trains: it is left to that."""
+
+
+@dataclass
+class Study:
+    """A study's folder.
+
+    Attributes:
+        folder: The folder.
+        name: The name of its scale.
+        scale: Its scale.
+        data: This machine's folder of data sets.
+        models: That of pretrained models.
+    """
+
+    folder: Path
+    name: str
+    scale: Scale
+    data: Path = Path("data")
+    models: Path = Path("models")
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Placeholder in options → folder."""
+        return {"data": self.data.absolute(), "models": self.models.absolute(), "here": Path(__file__).parent}
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What the searches chose so far, by search."""
+        return read_json(self.folder / CHOSEN_FILE) or {}
+
+    def cells(self) -> list[Cell]:
+        """All cells, in the order of worth."""
+        return cells(self.scale, self.chosen)
+
+    def of(self, cell: Cell) -> Path:
+        """A cell's folder."""
+        return self.folder / "cells" / cell.name
+
+    def state(self, cell: Cell) -> str:
+        """``done``, ``failed``, ``waits``, ``no data`` or ``to do``."""
+        folder = self.of(cell)
+        if (folder / RUN / "summary.json").is_file():
+            return "done"
+        if (folder / FAILED_FILE).is_file():
+            return "failed"
+        if cell.waits:
+            return "waits"
+        missing = [path for path in cell.paths() if not Path(path.format_map(self.places)).exists()]
+        return "no data" if missing else "to do"
+
+    def seconds(self, known: Sequence[Cell]) -> "Seconds":
+        """Estimates of the seconds of cells, by those that are done."""
+        taken = [(cell, (read_json(self.of(cell) / CELL_FILE) or {}).get("seconds")) for cell in known]
+        return Seconds(self.scale, [(cell, float(seconds)) for cell, seconds in taken if seconds])
+
+    def choose(self) -> None:
+        """Write ``chosen.json``: the choice of each search whose trials have all ended.
+
+        A trial that meets its constraints on validation data comes before one that does not; then the metric over noise
+        on the same data decides. Test data have no part in it: a trial is evaluated on validation data alone.
+        """
+        with FileLock(self.folder / f".{CHOSEN_FILE}.lock"):
+            chosen = self.chosen
+            searches: dict[str, list[Cell]] = {}
+            for cell in self.cells():
+                if cell.panel == SEARCH:
+                    searches.setdefault(search_key(cell.model, cell.form, cell.arm), []).append(cell)
+            for key, trials in searches.items():
+                ended = key not in chosen and all(self.state(trial) in ("done", "failed") for trial in trials)
+                if ended and (best := self._best(trials)):
+                    chosen[key] = best
+            if chosen != self.chosen:
+                write_json(self.folder / CHOSEN_FILE, chosen)
+
+    def _best(self, trials: Sequence[Cell]) -> dict[str, Any] | None:
+        """The best trial of a search, among those with α and cap as fixed in advance and among all."""
+        model, ranked = self.scale.models[trials[0].model], []
+        for trial in trials:
+            given = model.trials[trial.arm][int(trial.variant.removeprefix("trial-")) - 1]
+            summary = read_json(self.of(trial) / RUN / "summary.json")
+            if summary is not None:
+                better = summary["auc"] if summary["higher_is_better"] else -summary["mean"]
+                met = bool(summary["feasible"]) or summary["method"] != "constrained"
+                row = {"settings": given, "trial": trial.name, "feasible": met, "value": better}
+                ranked.append(((met, better), row))
+        ranked.sort(key=lambda pair: pair[0], reverse=True)
+        fixed = [row for _, row in ranked if not set(FIXED) & set(row["settings"])]
+        return {"fixed": (fixed or [ranked[0][1]])[0], "searched": ranked[0][1]} if ranked else None
+
+
+@dataclass
+class Seconds:
+    """Estimates how long cells take.
+
+    Attributes:
+        scale: Their scale, whose models have first estimates.
+        taken: Finished cells and their seconds.
+    """
+
+    scale: Scale
+    taken: Sequence[tuple[Cell, float]]
+
+    @cached_property
+    def _like(self) -> dict[tuple[str, str, int, str], list[float]]:
+        like: dict[tuple[str, str, int, str], list[float]] = {}
+        for cell, seconds in self.taken:
+            like.setdefault((cell.model, cell.data, cell.depth, cell.arm), []).append(seconds)
+        return like
+
+    @cached_property
+    def _speed(self) -> dict[str, float]:
+        """Model → the seconds of its finished cells over their first estimates."""
+        models = {cell.model for cell, _ in self.taken}
+        pairs = [(cell.model, seconds / self._first(cell)) for cell, seconds in self.taken]
+        return {model: median(ratio for name, ratio in pairs if name == model) for model in models}
+
+    def _first(self, cell: Cell) -> float:
+        fixed, layer = self.scale.models[cell.model].seconds
+        return fixed + layer * cell.depth
+
+    def of(self, cell: Cell) -> float:
+        """The seconds of one cell on one core: the median of like cells, or the first estimate at their speed."""
+        like = self._like.get((cell.model, cell.data, cell.depth, cell.arm))
+        return median(like) if like else self._first(cell) * self._speed.get(cell.model, 1.0)
+
+
+@dataclass
+class Session:
+    """Runs what is not done of a study.
+
+    Attributes:
+        study: The study.
+        wanted: Words of which a cell's name must contain one; all cells if there are none.
+        minutes: After so many no cell is started.
+        again: Whether cells that failed are tried again.
+    """
+
+    study: Study
+    wanted: Sequence[str] = ()
+    minutes: float = float("inf")
+    again: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
+    tried: set[str] = field(default_factory=set)
+    running: set[subprocess.Popen] = field(default_factory=set)
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def go(self, workers: int) -> int:
+        """Run cells in so many processes until none is left, the time is over or SIGINT or SIGTERM comes.
+
+        Returns:
+            The exit status: 0, or 130 if it was stopped.
+        """
+        self.study.folder.mkdir(parents=True, exist_ok=True)
+        before = {each: signal.signal(each, self.stop) for each in (signal.SIGINT, signal.SIGTERM)}
+        with ThreadPoolExecutor(workers) as pool:
+            working = [pool.submit(self._work) for _ in range(workers)]
+            while wait(working, 0.5, FIRST_EXCEPTION).not_done:  # a signal is handled between two waits
+                if any(worker.done() and worker.exception() for worker in working):
+                    self.stop()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for worker in working:
+            worker.result()
+        return INTERRUPTED if self.stopping.is_set() else 0
+
+    def stop(self, *_: object) -> None:
+        """Let every run save and stop; a run goes on from there in the next session."""
+        self.stopping.set()
+        for process in list(self.running):
+            process.terminate()
+
+    def _work(self) -> None:
+        while not self.stopping.is_set() and time.monotonic() - self.began < 60 * self.minutes:
+            with self._turn:
+                cell, lock = self._next()
+            if cell is None:
+                if not self.running or not self._waiting():
+                    return
+                time.sleep(2)  # another worker's trial may be the last of a search
+                continue
+            try:
+                self._run(cell)
+            finally:
+                lock.release()
+
+    def _left(self) -> list[Cell]:
+        return [cell for cell in wanted_of(self.study.cells(), self.wanted) if cell.name not in self.tried]
+
+    def _waiting(self) -> bool:
+        return any(cell.waits for cell in self._left())
+
+    def _next(self) -> tuple[Cell | None, Any]:
+        """The first cell that can be run and that no other session runs, with its lock."""
+        self.study.choose()
+        for cell in self._left():
+            state = self.study.state(cell)
+            if state != "to do" and not (state == "failed" and self.again):
+                continue
+            folder = self.study.of(cell)
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / ".lock", blocking=False, thread_local=False)
+            with suppress(Timeout):
+                lock.acquire()
+                self.tried.add(cell.name)
+                return cell, lock
+        return None, None
+
+    def _run(self, cell: Cell) -> None:
+        folder, began = self.study.of(cell), time.monotonic()
+        (folder / FAILED_FILE).unlink(missing_ok=True)
+        earlier = (read_json(folder / CELL_FILE) or {}).get("seconds") or 0.0
+        for words in cell.commands(folder / RUN, self.study.places):
+            if words[0] == "train":
+                config = read_json(folder / RUN / "config.json")
+                if config is not None and config.get("seconds") is not None:
+                    continue  # trained in an earlier session
+                words = [*words, *(["--resume"] if config is not None else [])]
+            if words[0] == "complete" and Path(words[-1]).is_file():
+                continue
+            status, reason = self._called(words, folder)
+            if status:
+                break
+        taken = earlier + time.monotonic() - began
+        write_json(folder / CELL_FILE, {**cell.fields, "seconds": round(taken, 1)})
+        killed = status in (INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
+        stopped = self.stopping.is_set() or killed or BUSY in reason
+        if status and not stopped:
+            write_json(folder / FAILED_FILE, {"reason": reason, "status": status, "diverged": "finite" in reason})
+        elif not status:
+            for heavy in (path for pattern in HEAVY for path in (folder / RUN).glob(pattern)):
+                rmtree(heavy)
+        outcome = "done" if not status else "stopped" if stopped else f"failed: {reason}"
+        print(f"{time.strftime('%H:%M')} {cell.name}: {outcome}, {taken / 60:.1f} min", flush=True)
+
+    def _called(self, words: Sequence[str], folder: Path) -> tuple[int, str]:
+        """Call ``descend`` with its output in the cell's log; returns its status and the last line that it printed."""
+        with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+            print(f"\n$ descend {' '.join(words)}", file=log, flush=True)
+            process = subprocess.Popen(
+                ["nice", "-n", "10", sys.executable, "-m", "descend", *words],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | THREADS,
+                start_new_session=True,  # Ctrl-C is for this command, which then asks each of its processes once
+            )
+            self.running.add(process)
+            if self.stopping.is_set():
+                process.terminate()
+            status = process.wait()
+            self.running.discard(process)
+        lines = (folder / LOG_FILE).read_text("utf-8").strip().splitlines()
+        return status, lines[-1]
+
+
+def listing(study: Study, wanted: Sequence[str]) -> list[str]:
+    """A line for each cell whose name contains a wanted word, and the hours that are left."""
+    planned = wanted_of(study.cells(), wanted)
+    states = {cell.name: study.state(cell) for cell in planned}
+    seconds = study.seconds([cell for cell in planned if states[cell.name] == "done"])
+    lines = [f"{states[cell.name]:8} {seconds.of(cell) / 60:6.1f} min  {cell.panel:14} {cell.name}" for cell in planned]
+    for panel in (*dict.fromkeys(cell.panel for cell in planned), "all"):
+        alike = [cell for cell in planned if panel in (cell.panel, "all")]
+        left = [cell for cell in alike if states[cell.name] not in ("done", "failed")]
+        hours = sum(map(seconds.of, left)) / 3600
+        lines.append(f"{panel:14} {len(alike):4} cells, {len(left):4} left, {hours:5.1f} core-hours left")
+    return lines
+
+
+def wanted_of(planned: Sequence[Cell], wanted: Sequence[str]) -> list[Cell]:
+    """The cells whose name contains one of some words; all of them without words."""
+    return [cell for cell in planned if not wanted or any(word in cell.name for word in wanted)]
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None if there is none."""
+    return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file as a whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    part.replace(path)

@@ -1,0 +1,128 @@
+"""Laws of the grid: every cell has its own name, and the arms of a setting differ in nothing but what an arm is."""
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from descend import configure
+from descend.errors import InputError
+from reproduction.cells import ARMS, FIXED, FORMS, PAPER_ARMS, SEARCH, SEARCHED, cells, options, search_key
+from reproduction.grids import SCALES
+
+SMALL = SCALES["small"]
+
+
+def choices(scale):
+    """What the searches of a scale would choose if the first trial were the best, and of all the last."""
+    return {
+        search_key(cell.model, cell.form, cell.arm): {
+            "fixed": {"settings": scale.models[cell.model].trials[cell.arm][0]},
+            "searched": {"settings": scale.models[cell.model].trials[cell.arm][-1]},
+        }
+        for cell in cells(scale, {})
+        if cell.panel == SEARCH
+    }
+
+
+@pytest.fixture(params=SCALES)
+def scale(request):
+    return SCALES[request.param]
+
+
+def test_names_are_unique_and_hold_no_path(scale):
+    for chosen in ({}, choices(scale)):
+        planned = cells(scale, chosen)
+        assert max(Counter(cell.name for cell in planned).values()) == 1
+        assert not any("/" in cell.name or "{" in cell.name for cell in planned)
+
+
+def test_a_name_follows_from_the_commands_but_not_from_the_machine():
+    cell = cells(SMALL, choices(SMALL))[0]
+    assert replace(cell, settings={**cell.settings, "learning_rate": 1.0}).name != cell.name
+    assert replace(cell, evaluate={**cell.evaluate, "most": 7}).name != cell.name
+    one, other = (cell.commands(Path(place), {"data": Path(place)}) for place in ("/here", "/there"))
+    assert one != other and json.dumps(one).replace("/here", "/there") == json.dumps(other)
+
+
+def test_arms_of_a_setting_differ_only_in_what_an_arm_is(scale):
+    settings = defaultdict(list)
+    for cell in cells(scale, choices(scale)):
+        if not cell.variant:
+            settings[cell.model, cell.data, cell.depth, cell.gamma, cell.seed].append(cell)
+    searched = {name for model in scale.models.values() for trials in model.trials.values() for name in trials[0]}
+    of_arms = {name for arm in (*ARMS.values(), *FORMS.values()) for name in arm} | searched
+    of_arms |= {name for model in scale.models.values() for name in model.paper}
+    for alike in settings.values():
+        first = alike[0]
+        for cell in alike:
+            assert cell.evaluate == first.evaluate and cell.settings["seed"] == cell.seed  # the same draws of noise
+            names = {
+                name
+                for name in {*cell.settings, *first.settings}
+                if cell.settings.get(name) != first.settings.get(name)
+            }
+            assert names <= of_arms
+            # A search may give ERM fewer steps, and nobody more.
+            budget = scale.models[cell.model].settings.get("max_steps", -1)
+            assert cell.settings.get("max_steps", -1) <= budget
+            if "max_steps" not in searched or cell.arm not in ("erm", "erm-noisier"):
+                assert cell.settings.get("max_steps", -1) == budget
+
+
+def test_erm_has_as_many_trials_as_each_of_the_papers_arms():
+    for model in SMALL.models.values():
+        counts = {len(model.trials[arm]) for arm in ("erm", *PAPER_ARMS) if model.trials}
+        assert len(counts) <= 1
+
+
+def test_searches_come_before_what_waits_for_them_and_see_no_test_data():
+    seen = set()
+    for cell in cells(SMALL, {}):
+        assert not cell.waits or cell.waits in seen
+        if cell.panel == SEARCH:
+            seen.add(search_key(cell.model, cell.form, cell.arm))
+        assert (cell.evaluate.get("split") == "validation") == (cell.panel == SEARCH)
+        assert cell.panel != SEARCH or cell.seed not in (0, 1, 2, 3, 4)
+
+
+def test_alpha_and_cap_are_fixed_in_advance_but_where_they_are_searched():
+    chosen = choices(SMALL)
+    for cell in cells(SMALL, chosen):
+        fixed = SMALL.models[cell.model].paper
+        if cell.arm in PAPER_ARMS and "alpha" in fixed and not cell.variant:
+            assert all(cell.settings[name] == fixed[name] for name in FIXED)
+    searched = [cell for cell in cells(SMALL, chosen) if cell.variant == SEARCHED]
+    assert searched and all(cell.settings["alpha"] != SMALL.models[cell.model].paper["alpha"] for cell in searched)
+    same = {key: {"fixed": choice["fixed"], "searched": choice["fixed"]} for key, choice in chosen.items()}
+    assert not any(cell.variant == SEARCHED for cell in cells(SMALL, same))
+
+
+def test_the_six_primaries_are_run_with_five_seeds_or_three():
+    planned = cells(SMALL, choices(SMALL))
+    assert len(SMALL.primaries) == 6
+    for model, depth, data, gamma, form, arm, other in SMALL.primaries:
+        for each, of in ((arm, other), *((paper, form) for paper in PAPER_ARMS)):
+            place = (model, depth, data, gamma, each, of, "")
+            runs = [c for c in planned if (c.model, c.depth, c.data, c.gamma, c.arm, c.form, c.variant) == place]
+            assert len({cell.seed for cell in runs}) == len(runs) >= 3
+
+
+def test_every_command_is_one_that_descend_accepts(tmp_path):
+    """The settings of every arm of every model are read as the command line reads them, without its data."""
+    done = set()
+    for cell in cells(SCALES["smoke"], choices(SCALES["smoke"])):
+        if (cell.recipe, cell.arm) not in done:
+            done.add((cell.recipe, cell.arm))
+            configured = configure(cell.recipe, **cell.settings, output_dir=str(tmp_path / cell.name), use_cpu=True)
+            assert configured.arguments.method == cell.settings["method"]
+    with pytest.raises(InputError):
+        configure("video-ut", data="generated", output_dir=str(tmp_path / "wrong"), dual_optimiser="sgd")
+
+
+def test_words_of_options():
+    given = {"tied": False, "no_wait": True, "alpha": 0.22, "noise": "0,1", "max_steps": 2500, "cap": None}
+    words = ["--no-tied", "--no-wait", "--alpha", "0.22", "--noise", "0,1", "--max-steps", "2500"]
+    assert options(given) == words

@@ -1,0 +1,162 @@
+"""Cells carried out by the command line of Descend: stopped and gone on with, failed, chosen among, listed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from descend.results import locked
+from reproduction.__main__ import main
+from reproduction.cells import SEARCH, SEARCH_SEED, Row
+from reproduction.grids import SCALES
+from reproduction.run import FAILED_FILE, RUN, Session, Study, listing, read_json, write_json
+
+SMOKE = SCALES["smoke"]
+ROWS = [Row("main", "UT", ["scenes"], [2], [0.8], ["linear"], [0], ["untied"])]
+
+
+def study(folder, rows=ROWS, **changes):
+    model = replace(SMOKE.models["UT"], trials={}, **changes)
+    return Study(folder, "smoke", replace(SMOKE, rows=rows, models={"UT": model}))
+
+
+def summary(study, cell, **fields):
+    """The summary of a trial, as `descend evaluate` writes it, without the run."""
+    (study.of(cell) / RUN).mkdir(parents=True)
+    write_json(study.of(cell) / RUN / "summary.json", {"higher_is_better": False, "method": "constrained", **fields})
+
+
+def test_a_stopped_run_goes_on_and_is_done_once(tmp_path):
+    """Ctrl-C ends a session with 130 and a checkpoint; the next session resumes, and a third has nothing to do."""
+    words = ["run", "UT-2_scenes_0.8_erm_untied_trial-1", "--scale", "smoke", "--out", str(tmp_path), "--workers", "1"]
+    session = subprocess.Popen([sys.executable, "-m", "reproduction", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        end = time.monotonic() + 300
+        while not list(tmp_path.glob("cells/*/run/checkpoint-*")):
+            assert session.poll() is None and time.monotonic() < end
+            time.sleep(0.01)
+        session.send_signal(signal.SIGINT)
+        out, _ = session.communicate(timeout=300)
+    finally:
+        session.kill()
+    (folder,) = tmp_path.glob("cells/*")
+    assert session.returncode == 130 and "stopped" in out and not (folder / FAILED_FILE).exists()
+    assert main(words) == 0
+    log = (folder / "log.txt").read_text()
+    trained = [line.endswith("--resume") for line in log.splitlines() if line.startswith("$ descend train")]
+    assert trained == [False, True] and (folder / RUN / "summary.json").is_file()
+    assert not list((folder / RUN).glob("checkpoint-*")) and read_json(folder / "cell.json")["seconds"] > 0
+    assert main(words) == 0 and (folder / "log.txt").read_text() == log
+
+
+def test_a_cell_that_fails_is_recorded_and_not_tried_again_unless_asked(tmp_path, capsys):
+    wrong = study(tmp_path, settings={**SMOKE.models["UT"].settings, "learning_rate": -1.0})
+    (cell,) = wrong.cells()
+    for again, tries in ((False, 1), (False, 1), (True, 2)):
+        assert Session(wrong, again=again).go(workers=1) == 0
+        assert (wrong.of(cell) / "log.txt").read_text().count("$ descend") == tries
+    failed = read_json(wrong.of(cell) / FAILED_FILE)
+    assert failed["status"] == 2 and "learning_rate" in failed["reason"] and not failed["diverged"]
+    assert "failed: descend: " in capsys.readouterr().out and wrong.state(cell) == "failed"
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
+    busy = study(tmp_path)
+    (cell,) = busy.cells()
+    folder = busy.of(cell) / RUN
+    folder.mkdir(parents=True)
+    with locked(folder):
+        assert Session(busy).go(workers=1) == 0
+    assert busy.state(cell) == "to do" and "in use by process" in (busy.of(cell) / "log.txt").read_text()
+
+
+def test_a_run_that_diverges_is_recorded_as_such(tmp_path):
+    wild = study(tmp_path, settings={**SMOKE.models["UT"].settings, "learning_rate": 1e30, "max_grad_norm": 0.0})
+    (cell,) = wild.cells()
+    assert Session(wild).go(workers=1) == 0
+    assert read_json(wild.of(cell) / FAILED_FILE)["diverged"]
+
+
+def test_the_choice_is_the_best_feasible_trial(tmp_path):
+    rows = [
+        Row(SEARCH, "UT", ["scenes"], [2], [0.8], ["algorithm-1"], [SEARCH_SEED], ["untied"]),
+        Row("main", "UT", ["scenes"], [2], [0.8], ["algorithm-1"], [0], ["untied"]),
+    ]
+    trials = [{"dual_lr": rate} for rate in (0.01, 0.02)] + [{"dual_lr": 0.03, "alpha": 0.1}, {"dual_lr": 0.04}]
+    searched = Study(
+        tmp_path,
+        "smoke",
+        replace(SMOKE, rows=rows, models={"UT": replace(SMOKE.models["UT"], trials={"algorithm-1": trials})}),
+    )
+    *tried, main_cell = searched.cells()
+    assert len(tried) == 4 and searched.state(main_cell) == "waits"
+    # The lowest error breaks its constraints; the best that holds has another α; the last failed.
+    for cell, feasible, mean in zip(tried, (False, True, True), (7.0, 9.0, 8.0), strict=False):
+        summary(searched, cell, feasible=feasible, mean=mean)
+    searched.choose()
+    assert searched.chosen == {}
+    searched.of(tried[3]).mkdir(parents=True)
+    write_json(searched.of(tried[3]) / FAILED_FILE, {"reason": "diverged"})
+    searched.choose()
+    choice = searched.chosen["UT untied algorithm-1"]
+    assert choice["fixed"]["settings"] == trials[1] and choice["searched"]["settings"] == trials[2]
+    cell = searched.cells()[-1]
+    assert searched.state(cell) == "to do" and cell.settings["dual_lr"] == 0.02 and cell.settings["alpha"] == 0.22
+
+
+def test_the_list_counts_what_is_left(tmp_path):
+    listed = study(tmp_path, rows=[replace(ROWS[0], seeds=range(4))], seconds=(3600, 0))
+    first, second, *_ = listed.cells()
+    summary(listed, first)
+    write_json(listed.of(first) / "cell.json", {**first.fields, "seconds": 1800})
+    listed.of(second).mkdir(parents=True)
+    write_json(listed.of(second) / FAILED_FILE, {"reason": "diverged"})
+    lines = listing(listed, [])
+    assert [line.split()[0] for line in lines[:4]] == ["done", "failed", "to", "to"]
+    assert lines[-1].split() == [
+        "all",
+        "4",
+        "cells,",
+        "2",
+        "left,",
+        "1.0",
+        "core-hours",
+        "left",
+    ]  # as the one that is done
+
+
+def test_cells_without_their_data_are_left(tmp_path, capsys):
+    words = ["--scale", "small", "--out", str(tmp_path / "s"), "--data", str(tmp_path), "--models", str(tmp_path)]
+    assert main(["run", *words]) == 0 and not list(tmp_path.glob("s/cells/*"))
+    assert main(["list", "MiniLM", *words]) == 0
+    assert "no data" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["list", *words, "--scale", "smoke"])
+    assert "study of scale small" in capsys.readouterr().err
+
+
+def test_two_sessions_share_a_study(tmp_path, monkeypatch):
+    """A cell that another session runs is left to it."""
+    shared = study(tmp_path, rows=[replace(ROWS[0], seeds=range(2))])
+    called = []
+
+    def instead(self, words, folder):
+        called.append((id(self), words[1] if words[0] == "evaluate" else words[0]))
+        time.sleep(0.2)
+        if words[0] == "evaluate":
+            (folder / RUN).mkdir()
+            write_json(folder / RUN / "summary.json", {})
+        return 0, ""
+
+    monkeypatch.setattr(Session, "_called", instead)
+    sessions = [Session(shared), Session(shared)]
+    cell, lock = sessions[0]._next()
+    assert sessions[1].go(workers=2) == 0
+    assert [json.dumps(cell.name) in json.dumps(words) for _, words in called] == [False, False]
+    lock.release()
+    assert Session(shared).go(workers=2) == 0 and len(called) == 4 and os.listdir(shared.folder / "cells")
