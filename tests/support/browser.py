@@ -81,7 +81,8 @@ class Guarded(Visit):
         self.page.wait_for_selector(ready, state="attached")
 
     def assert_quiet(self) -> None:
-        strange = "body script:not(body > script:last-child, .frames script), [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
+        scripts = "body script:not(body > script:last-child, .frames script)"
+        strange = f"{scripts}, [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
         assert self.complaints == []
         assert self.page.locator(strange).count() == 0
         assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
