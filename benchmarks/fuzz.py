@@ -173,8 +173,8 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend import reading
     from descend.errors import InputError
     from descend.inference import DescentClassifier
-    from descend.report import RunView, figures, write_completions, write_page
-    from descend.report.frames import Frames
+    from descend.report import RunView, write_completions, write_page
+    from descend.report.samples import Frames
     from descend.run.completing import _prompts
     from descend.run.loading import of_run
     from descend.sweep.page import write_sweep
@@ -199,7 +199,7 @@ def readers(home: Path) -> dict[str, Reader]:
         write_page([folder, home / "other" / "run"], folder / "page.html", "fuzz")
 
     def history(folder: Path) -> None:
-        figures.multipliers(RunView.read(folder))  # the only part of a page that reads the records
+        RunView.read(folder)  # the only part of a page that reads the records
 
     def checkpoint(folder: Path) -> None:
         """Read a checkpoint as --resume does, and its files even if the manifest does not match."""

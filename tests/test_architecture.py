@@ -237,7 +237,7 @@ def test_an_import_of_another_test_is_seen(tmp_path, line, names):
         ("training/trainer.py", "from descend.core import PrimalDual\nfrom descend.objective import Objective", False),
         ("training/trainer.py", "from descend.recipes import RECIPES", True),
         ("evaluation/layers.py", "from descend.training import DescentTrainer", True),
-        ("report/page.py", "import numpy\nimport plotly\nfrom descend.report import figures", False),
+        ("report/page.py", "import numpy\nimport matplotlib\nfrom descend.report import figures", False),
         ("report/page.py", "import torch", True),
         ("report/page.py", "from reproduction.table import gain", True),
         ("report/intervals.py", "import numpy\nfrom scipy.stats import t", False),

@@ -23,8 +23,8 @@ from descend import reading
 from descend.errors import InputError
 from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text, refuse_ways_out
 from descend.report import write_completions
-from descend.report.frames import Frames
 from descend.report.runs import multiplier_history
+from descend.report.samples import Frames
 from descend.results import Record, Summary, parse
 from descend.run.completing import _prompts
 from descend.run.loading import read_dual

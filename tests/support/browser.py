@@ -59,17 +59,10 @@ class Visit:
     def __exit__(self, *_):
         self.context.close()
 
-    def slide(self, ident: str, keys: str) -> None:
-        self.page.focus(f"#{ident}")
-        self.page.keyboard.press(keys)
-
     def panel(self, label: str) -> tuple[str, str, str]:
         frame = self.page.locator(".frame", has_text=label)
         image = frame.locator("img")
         return image.get_attribute("src"), image.get_attribute("alt"), frame.locator(".rmse").inner_text()
-
-    def plot(self, name: str, expression: str):
-        return self.page.evaluate(f"(plot => {expression})(document.querySelector('[data-plot=\"{name}\"]'))")
 
 
 class Guarded(Visit):
@@ -88,7 +81,8 @@ class Guarded(Visit):
         self.page.wait_for_selector(ready, state="attached")
 
     def assert_quiet(self) -> None:
-        strange = "body script:not(footer ~ script), [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
+        scripts = "body script:not(body > script:last-child, .frames script)"
+        strange = f"{scripts}, [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
         assert self.complaints == []
         assert self.page.locator(strange).count() == 0
         assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []

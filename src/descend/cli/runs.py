@@ -146,7 +146,7 @@ def compare(words: Sequence[str]) -> None:
     )
     page, summaries = compare_runs(options.runs, options.out)
     for run, summary in zip(options.runs, summaries, strict=True):
-        print(f"{run} ({summary.method}). {summary.answer or 'How many layers suffice was not measured.'}")
+        print(f"{run} ({summary.method}): {summary.answer or 'How many layers suffice was not measured.'}")
     print(page)
 
 
@@ -301,7 +301,7 @@ def check_free_for_page(out: Path) -> None:
 
 
 def line_of(summary: "Summary") -> str:
-    """A run's summary in one line: its metric, how many layers suffice, and the verdict if it was asked for descent."""
+    """A run's summary in lines: its metric, how many layers suffice, and the verdict if it was asked for descent."""
     digits = 3 if summary.higher_is_better else 1
     curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
     area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
@@ -313,7 +313,7 @@ def line_of(summary: "Summary") -> str:
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
     method = f"(last trained by Descend with {summary.method})" if summary.last_trained else summary.method
-    words = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
+    lines = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
     if summary.asked or not summary.answer:
-        words += [summary.verdict, summary.certificate]
-    return " ".join(filter(None, words))
+        lines.append(f"{summary.verdict} {summary.certificate}".strip())
+    return "\n".join(filter(None, lines))

@@ -4,12 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from markupsafe import Markup
-
 from descend.errors import InputError
-from descend.report.rendering import asset, render, write_whole
+from descend.report.rendering import write_page_of
 from descend.results import Completion, read_completions
-from descend.results.ownership import refuse_foreign
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:
@@ -30,20 +27,17 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
     shared = [prompt for prompt in answers[0] if all(prompt in each for each in answers)]
     if not shared:
         raise InputError(f"{' and '.join(map(str, paths))} have no prompt in common.")
-    page = render(
-        "completions.html",
-        css=Markup(asset("page.css")),
-        words=f"{len(shared)} prompts, and what each model went on with.",
-        heads=_names(paths, files),
-        rows=[(prompt[0], [each[prompt] for each in answers]) for prompt in shared],
-    )
     path = out if out.suffix == ".html" else out / "completions.html"
     if out.is_file() and path != out:
         raise InputError(f"{out} is a file; give --out a folder for the page, or a name that ends in .html.")
-    refuse_foreign([path], "another file or folder with --out")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page.encode(errors="replace"))  # half a surrogate pair, as JSON may hold
-    return path
+    return write_page_of(
+        "completions.html",
+        path,
+        title="Answers side by side",
+        subtitle=f"{len(shared)} prompts, and what each model went on with.",
+        heads=_names(paths, files),
+        rows=[(prompt[0], [each[prompt] for each in answers]) for prompt in shared],
+    )
 
 
 def _by_prompt(completions: Sequence[Completion]) -> dict[tuple[str, int], str]:

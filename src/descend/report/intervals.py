@@ -8,7 +8,6 @@ import numpy as np
 from scipy.stats import t as student
 
 from descend.jackknife import degrees_of_freedom
-from descend.results import Groups
 
 CONFIDENCE = 0.95
 
@@ -30,12 +29,6 @@ class GroupScores:
     counts: np.ndarray
     scores: np.ndarray
     single: bool = False
-
-    @classmethod
-    def of(cls, groups: Groups) -> Self:
-        """From ``groups.json``."""
-        noise, counts = np.array(groups.noise, float), np.array(groups.counts, float)
-        return cls(noise, groups.root, counts, np.array(groups.scores, float), groups.single)
 
     def values(self, weights: np.ndarray) -> np.ndarray:
         """The metric at every level, (K, G), with each group weighted by (K, N) weights."""

@@ -6,14 +6,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
 from descend.errors import InputError
-from descend.report.frames import Frames
+from descend.report.samples import Frames
+from descend.report.tables import Style
 from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
     MODELS,
     RECORDS_FILE,
-    AnytimeCurve,
     Decisions,
     Groups,
     Record,
@@ -41,32 +43,24 @@ METHOD_NAMES = {
 }
 
 
-class Style(NamedTuple):
-    """How an arm is drawn: its colour on light and on dark ground, and its symbol."""
-
-    light: str
-    dark: str
-    symbol: str
-
-
 # Okabe and Ito's hues for the first two, and others that stay apart from them and from each other under all three kinds
 # of colour blindness. A method keeps its style on every page; a second arm of one method gets a spare one.
 STYLES = {
-    "plain": Style("#d55e00", "#ff9a52", "circle"),
+    "plain": Style("#d55e00", "#ff9a52", "o"),
     "erm-clean": Style("#1d1c1a", "#eceae4", "x"),
-    "erm": Style("#d55e00", "#ff9a52", "circle"),
-    "probe": Style("#802000", "#c04040", "diamond-tall"),
-    "uniform": Style("#005c42", "#36e0a0", "square"),
-    "linear": Style("#74205f", "#f3bfe0", "triangle-up"),
-    "r-drop": Style("#808080", "#9a9a9a", "star"),
-    "neftune": Style("#bb44ff", "#9944bb", "pentagon"),
-    "layerskip": Style("#0000aa", "#3355ff", "triangle-down"),
-    "constrained": Style("#0072b2", "#5fb8f0", "diamond"),
+    "erm": Style("#d55e00", "#ff9a52", "o"),
+    "probe": Style("#802000", "#c04040", "d"),
+    "uniform": Style("#005c42", "#36e0a0", "s"),
+    "linear": Style("#74205f", "#f3bfe0", "^"),
+    "r-drop": Style("#808080", "#9a9a9a", "*"),
+    "neftune": Style("#bb44ff", "#9944bb", "p"),
+    "layerskip": Style("#0000aa", "#3355ff", "v"),
+    "constrained": Style("#0072b2", "#5fb8f0", "D"),
 }
 SPARE_STYLES = (
-    Style("#8a4a2f", "#c99a7e", "hexagon"),
-    Style("#7d6b00", "#ddc94a", "cross"),
-    Style("#5b57d6", "#a7a4ff", "hourglass"),
+    Style("#8a4a2f", "#c99a7e", "h"),
+    Style("#7d6b00", "#ddc94a", "P"),
+    Style("#5b57d6", "#a7a4ff", "X"),
 )
 
 
@@ -170,11 +164,6 @@ class Arm:
         """
         tables = [attrgetter(entry)(run.summary) for run in self.runs]
         return [table[level] for table in tables if level in table]
-
-    def anytime(self, level: float) -> AnytimeCurve | None:
-        """Quality against depth at a noise level, of the seeds' mean metric; None where it was not measured."""
-        means = mean_rows(self.along("layer_metrics", level))
-        return AnytimeCurve.of(level, means, higher_is_better=self.summary.higher_is_better) if means else None
 
     @property
     def steps(self) -> dict[int, float]:
@@ -345,6 +334,28 @@ def format_alpha(alpha: Sequence[float] | None) -> str:
         return "none"
     low, high = min(alpha), max(alpha)
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
+
+
+def by_run(group: Group, said: Iterable[tuple[RunView, str]]) -> list[str]:
+    """Sentences about runs, each once, with the arms that it is about, and their seeds where these differ.
+
+    Args:
+        group: All runs of the section. Where they are of one arm, it is not named.
+        said: Runs with a sentence of each; those that are empty are left out.
+    """
+    sentences: dict[str, list[RunView]] = {}
+    for run, sentence in said:
+        if sentence:
+            sentences.setdefault(sentence, []).append(run)
+    lines = []
+    for sentence, runs in sentences.items():
+        whose = []
+        for arm in group.arms:
+            seeds = [str(run.summary.seed) for run in arm.runs if any(run is each for each in runs)]
+            parts = [arm.label] * (len(group.arms) > 1) + [f"seed {', '.join(seeds)}"] * (len(seeds) < len(arm.runs))
+            whose += [", ".join(parts)] if seeds and parts else []
+        lines.append((Markup("<b>{}.</b> ").format("; ".join(whose)) if whose else "") + sentence)
+    return lines
 
 
 def multiplier_history(records: Iterable[Record], depth: int) -> History:

@@ -128,7 +128,7 @@ class Card:
         if summary is None:
             return ["## Verdict", self.verdict] if self.verdict else []
         whole = "" if self.layer is None else f" This model ends with layer {self.layer} of {summary.depth}."
-        parts = ["## How many layers suffice", summary.answer] if summary.answer else []
+        parts = ["## How many layers suffice", f"```\n{summary.answer}\n```"] if summary.answer else []
         if summary.asked or not summary.answer:
             parts += ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
         if summary.asked and summary.violations and summary.violation_intervals:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from pydantic import model_validator
 
@@ -162,6 +162,24 @@ class Choice(Part):
             verb = "is not" if refuted else "may be" if is_open else "is"
             words = f"The embedding alone {verb} within {within}"
         return words if refuted else f"{words}: {self.state_words}"
+
+
+class Sufficient(NamedTuple):
+    """A row of the answer to how many layers suffice, in words for readers; empty where something is not known.
+
+    Attributes:
+        within: The tolerance.
+        layers: K of L.
+        metric: That of layer K.
+        certain: What the evaluated data say of K.
+        time: The time to K against that to the last layer.
+    """
+
+    within: str
+    layers: str
+    metric: str
+    certain: str
+    time: str
 
 
 class LayersNeeded(Part):

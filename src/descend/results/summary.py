@@ -30,7 +30,6 @@ from descend.results.findings import (
     KEPT_WITHIN,
     STATES,
     AnytimeCurve,
-    Choice,
     Exits,
     Kept,
     Latency,
@@ -39,6 +38,7 @@ from descend.results.findings import (
     Ratios,
     SettledLayer,
     Speculation,
+    Sufficient,
     Validation,
     tolerance_words,
 )
@@ -247,51 +247,52 @@ class Summary(Verdict, Provenance, File):
             return f"The last layer is not {where} {within} of {self.full_depth}"
         return choice.sentence(self.depth, within)
 
-    @property
-    def answer(self) -> str:
-        """How many layers suffice, and whether the last one is as good as the baseline's; empty if unknown."""
+    def suffices(self) -> list[Sufficient]:
+        """A row for each tolerance: K, its metric, how sure that is, and its time; empty if unknown."""
         needed = self.layers_needed
         if needed is None:
-            return ""
-        first = needed.choice(KEPT_WITHIN)
-        words = f"{self.headline}{self._details(KEPT_WITHIN, first)}. "
-        others = []
-        for percent in (percent for percent in needed.within if percent != KEPT_WITHIN):
-            choice, within = needed.choice(percent), tolerance_words(percent, self.higher_is_better)
-            layers = (
-                "none" if choice is None else f"{choice.layer} of {self.depth}" if choice.layer else "the embedding"
-            )
-            state = "" if choice is None else f", {choice.state_words}"
-            others.append(f"{within} {layers}{state}{self._details(percent, choice)}")
-        words += f"Within {'; within '.join(others)}. "
-        if first is not None and not first.layer and first.state == "proven":
-            words += "So the layers add less than that. "
-        how = "Chosen on validation and tested" if needed.chosen else "Tested"
-        words += f"{how} on {self.split} data with {CONFIDENCE:.0%} confidence: {self.metric} at γ = {needed.noise:g}, "
-        words += f"against {self.full_depth}."
-        if self.few_groups:
-            words += f" {self.groups} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed."
+            return []
+        unit, metric = "points" if self.higher_is_better else "%", self.layer_metrics.get(needed.noise)
+        rows = []
+        for percent, certain in needed.within.items():
+            within, choice = tolerance_words(percent, self.higher_is_better), needed.choice(percent)
+            if choice is None:
+                rows.append(Sufficient(within, "none", "", "", ""))
+                continue
+            layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
+            state = choice.state_words
+            if choice.state != "proven" and math.isfinite(choice.at_most):
+                state += f", at most {choice.at_most:.1f} {unit} worse"
+            if choice.state != "proven" and certain is not None and certain < self.depth:
+                state += f"; certified: layer {certain}"
+            time = "" if choice.time is None else f"{100 * choice.time:.0f} % of the time"
+            rows.append(Sufficient(within, layers, f"{metric[choice.layer]:.3g}" if metric else "", state, time))
+        return rows
+
+    def terms(self) -> list[str]:
+        """What `suffices` rests on, and whether the last layer is as good as the baseline's, in sentences."""
+        needed = self.layers_needed
+        if needed is None:
+            return []
+        full = f"{self.metric} at γ = {needed.noise:g}, held to {self.full_depth}"
+        how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
+        lines = [f"{full[0].upper()}{full[1:]}. {how} on {self.split} data, with {CONFIDENCE:.0%} confidence."]
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
-            words += (
-                f" Whether its last layer is within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that, "
-            )
-            words += f"with {CONFIDENCE:.0%} confidence at each γ for itself: {kept}."
-        return words
+            lines.append(f"Last layer within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}.")
+        if self.few_groups:
+            lines.append(f"{self.groups} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed.")
+        return lines
 
-    def _details(self, percent: int, choice: Choice | None) -> str:
-        """What else is known of K for a tolerance, in brackets: its time, and where K is open a bound and a safe K."""
-        if choice is None or self.layers_needed is None:
+    @property
+    def answer(self) -> str:
+        """How many layers suffice, and whether the last one keeps the baseline's quality, in lines; or empty."""
+        rows = self.suffices()
+        if not rows:
             return ""
-        known = []
-        if choice.time is not None and choice.layer < self.depth:
-            known.append(f"{100 * choice.time:.0f} % of the time")
-        if choice.state != "proven" and math.isfinite(choice.at_most):
-            known.append(f"at most {choice.at_most:.1f} {'points' if self.higher_is_better else '%'} worse")
-        certain = self.layers_needed.within.get(percent)
-        if choice.state != "proven" and certain is not None and certain < self.depth:
-            known.append(f"certified: {certain} layers")
-        return f" ({', '.join(known)})" if known else ""
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([f"{self.headline}.", *(f"  within {row}" for row in table), *self.terms()])
 
     @property
     def full_depth(self) -> str:

@@ -1,18 +1,22 @@
-"""Pictures: a network's input and the output of each layer, and their viewer with sliders for noise and layer."""
+"""Samples as each layer answers them: pictures with sliders for noise and layer, and decisions on texts."""
 
 import base64
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from descend.errors import InputError
+from descend.report.tables import Cell, Row, Table
+
+if TYPE_CHECKING:
+    from descend.report.runs import Group
 
 # WebP at this quality keeps a noisy 160×160 frame near 7 kB, and a viewer sees no difference at the size of the page.
 QUALITY = 60
@@ -21,8 +25,8 @@ QUALITY = 60
 MOST_BYTES = 2**28
 MOST_SIDE = 4096
 
-_FRAMES = """The same clip through each network. Move along the layers to watch it being cleaned, and along
-the noise to see where a network gives up. RMSE is its distance from the clean picture, on 0–255."""
+MOST_STILLS = 7
+"""Most layers that are shown side by side: as many as a wide screen holds."""
 
 
 @dataclass(frozen=True)
@@ -84,52 +88,46 @@ def _arrays(path: Path) -> list[np.ndarray]:
         return [arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")]
 
 
-class Slider(NamedTuple):
-    """A slider over levels, on the one nearest to where it starts."""
+def texts(group: "Group") -> list[Table]:
+    """A table for each text that all arms decided on: a row per arm with what its layers say."""
+    known = [(arm, arm.runs[0].decisions) for arm in group.arms if arm.runs[0].decisions]
+    decided = [(arm, {each.text: each.decisions for each in decisions.texts}) for arm, decisions in known if decisions]
+    shared = [text for text in (decided[0][1] if decided else ()) if all(text in by_text for _, by_text in decided)]
+    tables = []
+    for text in shared:
+        layers = _shown(min(len(by_text[text]) for _, by_text in decided) - 1)
+        rows = []
+        for arm, by_text in decided:
+            cells = [Cell(arm.label)]
+            for each in (by_text[text][layer] for layer in layers):
+                sure = f"{each.confidence:.0%}" if isfinite(each.confidence) else "–"
+                cells.append(Cell(f"{'✓' if each.right else '✗'} {each.answer}", sure))
+            rows.append(Row(cells, arm.style))
+        tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], [(f"“{text}”", rows)]))
+    return tables
 
-    ident: str
-    control: str
-    label: str
-    levels: Sequence[float]
-    start: float
 
-    @property
-    def place(self) -> int:
-        """The level on which it stands."""
-        return min(range(len(self.levels)), key=lambda index: abs(self.levels[index] - self.start))
-
-
-def pictures_view(
-    index: int, pictures: Mapping[str, Frames], trained: float, budget: int, heading: str = "", note: str = ""
-) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """The pictures of some runs side by side.
+def pictures(group: "Group", budget: int) -> dict[str, Any] | None:
+    """The pictures of the first run of each arm that has some, as data of the page's viewer; None without any.
 
     Args:
-        index: The section's number on the page.
-        pictures: Label → pictures.
-        trained: The training noise, where the slider starts.
+        group: The runs.
         budget: Most characters that they may take.
-        heading: Their heading; none if empty.
-        note: Added to the words above them.
-
-    Returns:
-        Data for the page's script, None if there is nothing to show, and the values of the template's ``pictures``.
     """
-    first = next(iter(pictures.values()))
-    alike = all(first.same_input(other) for other in pictures.values())
-    data = embed(pictures, budget, trained) if alike else None
-    if data is None:
-        apart = "The runs show different clips or noise, so they are not put side by side."
-        large = "They would make the page too large; a report of fewer runs shows them."
-        return None, {"heading": heading, "words": large if alike else apart, "labels": []}
-    layers = list(range(data["layers"] + 1))
-    sliders = [
-        Slider(f"frames-noise-{index}", "noise", "Noise γ", data["noise"], trained),
-        Slider(f"frames-layer-{index}", "layer", "Layer", layers, layers[-1]),
-    ]
-    labels = [panel["label"] for panel in data["panels"]]
-    view = {"heading": heading, "words": _FRAMES + note, "labels": labels, "sliders": sliders}
-    return data, view | {"section": index, "clips": data["clips"]}
+    first = {arm.label: next((run.frames for run in arm.runs if run.frames), None) for arm in group.arms}
+    frames = {label: each for label, each in first.items() if each}
+    if not frames or not all(next(iter(frames.values())).same_input(other) for other in frames.values()):
+        return None
+    found = embed(frames, budget, group.train_noise)
+    if found:
+        found["start"] = min(range(len(found["noise"])), key=lambda at: abs(found["noise"][at] - group.train_noise))
+        found["stills"] = _shown(found["layers"])
+    return found
+
+
+def _shown(depth: int) -> list[int]:
+    """The layers to show: all, or seven of them from the first to the last."""
+    return sorted({round(place * depth / (MOST_STILLS - 1)) for place in range(MOST_STILLS)})
 
 
 def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str, Any] | None:
@@ -148,23 +146,15 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str
         ``{"noise": [γ…], "clips": K, "layers": L, "panels": [{"label", "axes", "images", "rmse"}…]}``, or
         None if not even two noise levels fit.
     """
-    first = next(iter(frames.values()))
-    levels, clips = list(range(len(first.noise))), len(first.clean)
-    trained_at = min(levels, key=lambda place: abs(first.noise[place] - trained))
-    while True:
-        panels = _panels(frames, levels, clips)
+    first, most = next(iter(frames.values())), max(item.reconstruction.shape[1] for item in frames.values()) - 1
+    levels = list(range(len(first.noise)))
+    at = min(levels, key=lambda place: abs(first.noise[place] - trained))
+    ends = sorted({at, levels[-1] if at != levels[-1] else levels[0]})
+    for kept, clips in ((levels, len(first.clean)), (levels, 1), (sorted({*levels[at % 2 :: 2], *ends}), 1), (ends, 1)):
+        panels = _panels(frames, kept, clips)
         if sum(_size(panel["images"]) for panel in panels) <= budget:
-            layers = max(item.reconstruction.shape[1] for item in frames.values()) - 1
-            noise = [first.noise[level] for level in levels]
-            return {"noise": noise, "clips": clips, "layers": layers, "panels": panels}
-        if clips > 1:
-            clips = 1
-        elif len(levels) > 2:
-            ends = {trained_at, levels[-1] if trained_at != levels[-1] else levels[0]}
-            every_other = levels[levels.index(trained_at) % 2 :: 2]
-            levels = sorted({*every_other, *ends}) if len(levels) > 3 else sorted(ends)
-        else:
-            return None
+            return {"noise": [first.noise[level] for level in kept], "clips": clips, "layers": most, "panels": panels}
+    return None
 
 
 def _panels(frames: Mapping[str, Frames], levels: list[int], clips: int) -> list[dict[str, Any]]:
