@@ -31,7 +31,6 @@ from descend.results.ownership import FRAMES_FILE
 # In the order of legends and tables: what all are held against first, the constrained last.
 METHOD_NAMES = {
     "plain": "As given",
-    "erm-clean": "ERM, clean inputs",
     "erm": "ERM",
     "probe": "ERM, own exits beside it",
     "uniform": "Uniform weights",
@@ -47,7 +46,6 @@ METHOD_NAMES = {
 # of colour blindness. A method keeps its style on every page; a second arm of one method gets a spare one.
 STYLES = {
     "plain": Style("#d55e00", "#ff9a52", "o"),
-    "erm-clean": Style("#1d1c1a", "#eceae4", "x"),
     "erm": Style("#d55e00", "#ff9a52", "o"),
     "probe": Style("#802000", "#c04040", "d"),
     "uniform": Style("#005c42", "#36e0a0", "s"),
