@@ -177,7 +177,7 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.report.samples import Frames
     from descend.run.completing import _prompts
     from descend.run.loading import of_run
-    from descend.sweep.page import write_sweep
+    from descend.sweep.results import write_sweep
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached

@@ -39,7 +39,7 @@ def chromium() -> Iterator[Browser]:
 class Visit:
     """A page opened from its file, with its console warnings, its errors and its requests."""
 
-    def __init__(self, browser: Browser, file: Path, before: str = "", **context):
+    def __init__(self, browser: Browser, file: Path, before: str = "", ready: str = "html[data-ready]", **context):
         """Open the page; ``before`` is a script that runs first."""
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
@@ -51,7 +51,7 @@ class Visit:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri())
-        self.page.wait_for_selector("html[data-ready]", state="attached")
+        self.page.wait_for_selector(ready, state="attached")
 
     def __enter__(self):
         return self

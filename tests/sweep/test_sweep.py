@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +22,16 @@ from playwright.sync_api import Browser
 from transformers import TrainerControl
 from transformers import TrainerState as State
 
-from descend import DescentConfig, DescentTrainer, InputError, run
+from descend import DescentTrainer, InputError, run
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.methods import METHODS
 from descend.results.ownership import written_by_descend
 from descend.results.sweeps import Searched, SweepFile
 from descend.run import mean_metric
-from descend.sweep import storage
-from descend.sweep.figures import reach
-from descend.sweep.page import write_sweep
-from descend.sweep.results import sentences, write
-from descend.sweep.space import described, edges, read_ranges, recipe_values, space
-from descend.sweep.storage import Search, TooMany, open_storage
-from descend.sweep.worker import _Pruning
+from descend.sweep import worker
+from descend.sweep.results import searched_by, sentences, write_sweep
+from descend.sweep.space import edges, read_ranges, recipe_values, space
 from tests.support.browser import HOSTILE, Guarded, Visit
 from tests.support.forking import prepared
 
@@ -71,37 +67,29 @@ def found(out: Path) -> dict:
     return json.loads((out / "sweep.json").read_text())
 
 
-def worker(out: Path, trials: int, *more: str) -> multiprocessing.Process:
+def started(out: Path, trials: int, *more: str) -> multiprocessing.Process:
     """Another process at the same sweep, which takes a trial for killed after few seconds."""
-    process = multiprocessing.get_context(prepared()).Process(
-        target=work, args=(words(out, trials, *more), os.environ["DESCEND_CACHE"])
-    )
+    command, cache = words(out, trials, *more), os.environ["DESCEND_CACHE"]
+    process = multiprocessing.get_context(prepared()).Process(target=work, args=(command, cache))
     process.start()
     return process
 
 
 def work(command: list[str], cache: str) -> None:
     os.environ["DESCEND_CACHE"] = cache
-    storage.HEARTBEAT, storage.GRACE = 1, 3
+    worker.HEARTBEAT, worker.GRACE = 1, 3
     sys.exit(main(command))
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory) -> Path:
     """A sweep of three trials of each method, the strength searched too; read it, don't change it."""
-    out = tmp_path_factory.mktemp("swept") / "sweep"
+    out = tmp_path_factory.mktemp("swept") / "lr?1 #2 50%20 {x}"
     assert main(words(out, 3, *STRENGTH)) == 0
     return out
 
 
 # --- what a sweep is
-
-
-def test_a_sweeps_database_lies_in_its_folder_whatever_its_name(tmp_path):
-    folder = tmp_path / "lr?1 #2 50%20 {x}"
-    folder.mkdir()
-    open_storage(storage.database_url(folder / "sweep.db")).engine.dispose()
-    assert list(tmp_path.rglob("*")) == [folder, folder / "sweep.db"] and written_by_descend(folder / "sweep.db")
 
 
 def test_every_method_has_as_many_trials_and_what_was_chosen_is_the_lowest(swept):
@@ -125,20 +113,30 @@ def test_every_method_has_as_many_trials_and_what_was_chosen_is_the_lowest(swept
         assert not list((swept / "trials").glob("*/checkpoint-*")) + list((swept / "trials").glob("*/frames.npz"))
 
 
-def test_a_trials_value_is_the_mean_that_evaluation_gives_on_the_validation_split(swept):
+def test_the_chosen_trial_is_the_run_of_the_printed_command_and_its_value_that_of_an_evaluation(swept):
+    assert written_by_descend(swept / "sweep.db")
     best = found(swept)["methods"]["constrained"]["best"]
-    summary = json.loads((swept / best["folder"] / "summary.json").read_text())
+    summary, config = (
+        json.loads((swept / best["folder"] / name).read_text()) for name in ("summary.json", "config.json")
+    )
     assert (summary["split"], summary["mean"], summary["noise"]) == ("validation", best["value"], best["noise"])
     assert len(best["noise"]) == 8
-    _, recipe, args, _ = read_recipe(shlex.split(best["command"])[2:])
+    typed = shlex.split(best["command"])
+    assert typed[:3] == ["descend", "train", "video-ut"]
+    _, recipe, args, _ = read_recipe(typed[2:])
+    assert (recipe.depth, recipe.window) == (2, 2)
+    for name in ("learning_rate", "alpha", "strength", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
+        assert config["training"][name] == getattr(args, name)
     model = recipe.restore(str(swept / best["folder"] / "model")).model
-    assert mean_metric(recipe, model, recipe.load(), args, most=10**6, levels=best["noise"]) == pytest.approx(
-        best["value"]
-    )
+    whole = mean_metric(recipe, model, recipe.load(), args, most=10**6, levels=best["noise"])
+    assert whole == pytest.approx(best["value"])
     # A trial that is pruned is so by this: at every step but the last.
     few = mean_metric(recipe, model, recipe.load(), args, most=2, levels=best["noise"])
     assert few != pytest.approx(best["value"]) and abs(few / best["value"] - 1) < 0.5
     assert all(abs(value / best["value"] - 1) < 0.5 for value in best["curve"]["values"])
+    own = arguments()
+    for part in found(swept)["methods"].values():
+        assert all(value == own.resolved(name) for name, value in part["trials"][0]["settings"].items())
 
 
 def test_trials_are_chosen_by_the_noise_levels_that_are_given(tmp_path, capsys):
@@ -191,20 +189,6 @@ def test_a_trial_of_several_seeds_is_their_mean(tmp_path, swept, monkeypatch, ca
     assert "seeds (was 2, now 1)" in capsys.readouterr().err
 
 
-def test_the_line_to_type_is_the_run_that_was_chosen_and_the_first_trial_is_the_recipes_own(swept):
-    best = found(swept)["methods"]["constrained"]["best"]
-    typed = shlex.split(best["command"])
-    assert typed[:3] == ["descend", "train", "video-ut"]
-    _, recipe, args, _ = read_recipe(typed[2:])
-    config = json.loads((swept / best["folder"] / "config.json").read_text())
-    assert (recipe.depth, recipe.window) == (2, 2)
-    for name in ("learning_rate", "alpha", "strength", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
-        assert config["training"][name] == getattr(args, name)
-    own = arguments()
-    for part in found(swept)["methods"].values():
-        assert all(value == own.resolved(name) for name, value in part["trials"][0]["settings"].items())
-
-
 def test_a_second_call_runs_nothing_and_more_trials_run_the_rest(swept, tmp_path, capsys):
     before = (swept / "sweep.json").read_text()
     assert main(words(swept, 3, *STRENGTH)) == 0
@@ -216,63 +200,40 @@ def test_a_second_call_runs_nothing_and_more_trials_run_the_rest(swept, tmp_path
     assert str(swept / "report.html") in said
 
 
-def arguments(*more: str, recipe: list[str] = FLAGS) -> DescentConfig:
+def arguments(*more: str, recipe: list[str] = FLAGS):
     return read_recipe([*recipe, *more, "--out", "none"])[2]
 
 
 TEXT = ["text-ut", "--data", "generated"]
-PROBLEM = {"learning_rate", "alpha", "alpha_decay", "dual_lr", "dual_optimizer", "resilience"}
+RATE, DUAL = {"learning_rate"}, {"dual_lr", "dual_optimizer", "resilience"}
+PROBLEM = RATE | DUAL | {"alpha", "alpha_decay"}
 
 
 @pytest.mark.parametrize(
-    ("more", "given", "ranges", "searched"),
+    ("more", "given", "ranges", "searched", "unknown"),
     [
-        (["--alpha", "0.1"], set(), [], PROBLEM),
-        (
-            ["--alpha", "0.2", "--dual-lr", "0.1"],
-            {"alpha", "dual_lr"},
-            [],
-            PROBLEM - {"alpha", "alpha_decay", "dual_lr"},
+        (["--alpha", "0.1"], set(), [], PROBLEM, set()),
+        (["--alpha", "0.2", "--dual-lr", "0.1"], {"alpha", "dual_lr"}, [], RATE | DUAL - {"dual_lr"}, set()),
+        (["--alpha", "0.1"], set(), ["cap=1:5", "dual-lr=0.01:0.2"], PROBLEM | {"cap"}, {"cap"}),
+        (["--alpha", "0.3,0.2", "--resilience", "0"], set(), [], PROBLEM, {"alpha", "resilience"}),
+        (["--alpha", "0.1", "--cap", "0.7"], {"alpha"}, [], PROBLEM - {"alpha", "alpha_decay"} | {"cap"}, set()),
+        ([], set(), [], RATE, set()),
+        ([], set(), ["strength=0.2:0.9"], RATE | {"strength"}, set()),
+        *(
+            (["--method", each], set(), ["cap=1:5", "strength=0.2:1"], RATE, set())
+            for each in METHODS.keys() - {"constrained"}
         ),
-        (["--alpha", "0.1"], set(), ["cap=1:5", "dual-lr=0.01:0.2"], PROBLEM | {"cap"}),
-        ([], set(), [], {"learning_rate"}),
-        ([], set(), ["strength=0.2:0.9"], {"learning_rate", "strength"}),
-        (["--method", "erm"], set(), ["cap=1:5", "strength=0.2:1"], {"learning_rate"}),
     ],
 )
-def test_what_is_searched(more, given, ranges, searched):
-    args, ends = arguments(*more), read_ranges(ranges)
+def test_what_is_searched_and_begun_with(more, given, ranges, searched, unknown):
+    args, ends = arguments(*more, recipe=TEXT), read_ranges(ranges)
     kinds = space(args, given, ends)
-    assert kinds.keys() == searched
-    assert all((kinds[name].low, kinds[name].high) == ends[name] for name in ends.keys() & searched)
-    assert all(
-        kind.log is (name not in ("alpha_decay", "strength")) for name, kind in kinds.items() if not kind.choices
-    )
-
-
-def test_a_cap_is_searched_around_the_recipes_and_values_out_of_range_are_not_begun_with():
-    cap = space(arguments("--alpha", "0.1", "--cap", "0.7", recipe=TEXT), {"alpha"})["cap"]
-    assert cap.low < 0.7 < cap.high
-    for more, ranges, known in (
-        (["--alpha", "0.1"], ["cap=1:5"], PROBLEM),
-        (["--resilience", "0", "--alpha", "0.3,0.2"], [], PROBLEM - {"alpha", "resilience"}),
-    ):
-        args = arguments(*more)
-        assert recipe_values(args, space(args, (), read_ranges(ranges))).keys() == known
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_searches_the_same_learning_rates(method):
-    recipe = ["text-distilbert", "--data", "generated"]
-    (name, kind), *others = described(space(arguments("--method", method, recipe=recipe), set())).items()
-    plain = arguments("--method", "erm", recipe=recipe).learning_rate
-    assert (name, others) == ("learning_rate", []) and kind == {"low": plain / 10, "high": plain * 10, "log": True}
-
-
-@pytest.mark.parametrize("word", ["cap=", "cap=5:1", "cap=0:1", "cap=1:inf", "cap=a:b", "cap=1:2:3", "alpha=1:2"])
-def test_what_is_no_range_is_refused(word):
-    with pytest.raises(InputError, match=r"--range.*NAME=LOW:HIGH.*got"):
-        read_ranges([word])
+    assert kinds.keys() == searched and recipe_values(args, kinds).keys() == searched - unknown
+    rate = arguments("--method", "erm", recipe=TEXT).learning_rate
+    usual = {"learning_rate": (rate / 10, rate * 10), "cap": (0.35, 1.4)}
+    for name, kind in kinds.items():
+        assert (kind.low, kind.high) == (usual | ends).get(name, (kind.low, kind.high))
+        assert kind.choices or kind.log is (name not in ("alpha_decay", "strength"))
 
 
 def test_what_was_chosen_at_an_end_of_its_range_is_named(swept):
@@ -282,36 +243,20 @@ def test_what_was_chosen_at_an_end_of_its_range_is_named(swept):
         "dual_optimizer": Searched(choices=["adam", "sgd"]),
     }
     inside = {"learning_rate": 0.0013, "alpha_decay": 0.34, "dual_optimizer": "adam"}
-    for other, lines in (
-        ({}, []),
-        ({"learning_rate": 0.08}, ["learning_rate 0.08 of 0.001 to 0.1"]),
-        ({"learning_rate": 0.0012}, ["learning_rate 0.0012 of 0.001 to 0.1"]),
-        ({"alpha_decay": 1.0}, []),  # α can't decay by less than not at all
-        ({"alpha_decay": 0.33}, ["alpha_decay 0.33 of 0.3 to 1"]),
+    for name, value, line in (
+        ("dual_optimizer", "sgd", []),
+        ("learning_rate", 0.08, ["learning_rate 0.08 of 0.001 to 0.1"]),
+        ("learning_rate", 0.0012, ["learning_rate 0.0012 of 0.001 to 0.1"]),
+        ("alpha_decay", 1.0, []),  # α can't decay by less than not at all
+        ("alpha_decay", 0.33, ["alpha_decay 0.33 of 0.3 to 1"]),
     ):
-        assert edges(inside | other, searched) == lines
+        assert edges(inside | {name: value}, searched) == line
     content = found(swept)
     content["methods"]["erm"]["edges"] = ["learning_rate 0.1 of 0.001 to 0.1"]
     assert "better may lie beyond: learning_rate 0.1 of" in sentences(SweepFile.model_validate(content))
 
 
-# --- the rule, and whose turn it is
-
-
-def search(url: str, trials: int = 3, initial: Mapping[str, float] = {"alpha": 0.1}, **settings) -> Search:
-    args = DescentConfig(output_dir="none", report_to="none")
-    common = {"maximize": False, "settings": settings, "initial": initial}
-    return Search.open(open_storage(url), "constrained", space(args, ()), trials=trials, seed=0, **common)
-
-
-@pytest.fixture
-def quiet():
-    with pytest.warns(optuna.exceptions.ExperimentalWarning):
-        yield
-
-
-def end(search: Search, value: float | None, state=TrialState.COMPLETE, **attributes) -> None:
-    search.study.add_trial(create_trial(state=state, value=value, user_attrs=attributes))
+# --- the rule
 
 
 LATER = [(3.0, True), (2.0, False), (2.0, True), (2.0, True), (2.5, True)]
@@ -328,101 +273,57 @@ NEAR = [(2.0, False), (2.03, True), (2.019, True), (2.01, False)]
     ],
 )
 @pytest.mark.parametrize(("sign", "direction"), [(1, "minimize"), (-1, "maximize")])
-def test_a_feasible_trial_may_be_a_little_worse(sign, direction, method, preset, trials, chosen):
-    at = Search(method, optuna.create_study(direction=direction), 5)
-    at.study.set_user_attr("settings", {"preset": preset})
-    assert at.best is None
-    end(at, sign * math.inf, diverged="…")
-    assert at.best is None
+def test_a_feasible_trial_may_be_a_little_worse_and_a_diverged_one_does_no_harm(
+    sign, direction, method, preset, trials, chosen
+):
+    study = optuna.create_study(direction=direction)
+    settings = {"method": method, "preset": preset, "searched": {}}
+    assert searched_by(study, settings, []).best is None
+    study.add_trial(create_trial(value=sign * math.inf, user_attrs={"diverged": "…"}))
+    assert searched_by(study, settings, []).best is None
     for value, feasible in trials:
-        end(at, sign * value, feasible=feasible)
-    end(at, sign * 1.0, TrialState.PRUNED)
-    assert at.best.number == chosen
-
-
-def test_a_study_that_another_worker_is_about_to_begin_is_left_out(tmp_path, quiet):
-    at = search(f"sqlite:///{tmp_path / 'a.db'}", searched={})
-    begun = Search("erm", optuna.create_study(), 3)
-    facts = {"recipe": "video-ut", "model": "UT-2", "higher_is_better": False, "metric": "rmse", "levels": [0.0]}
-    written = write(tmp_path, {**facts, "seeds": 1}, [at, begun])
-    assert list(written.methods) == ["constrained"]
-    assert {file.name for file in tmp_path.iterdir()} == {"a.db", "sweep.json"}, "and no lock is left"
+        study.add_trial(create_trial(value=sign * value, user_attrs={"feasible": feasible}))
+    study.add_trial(create_trial(value=sign * 1.0, state=TrialState.PRUNED))
+    search = searched_by(study, settings, [])
+    assert search.best.number == chosen
+    assert search.counts == {"diverged": 1, "finished": len(trials), "pruned": 1}
 
 
 @pytest.mark.parametrize(
-    "url", ["me:s3cret@host", "postgresql//me:s3@cret@host/x", "postgresql://me:s3cret@host:port/x"]
+    ("finished", "step", "value", "pruned"),
+    [
+        (4, 6, 9.0, False),  # the worst, but only four have finished
+        (5, 6, 3.9, False),  # worse than most of them
+        (5, 6, 4.1, True),
+        (5, 5, 9.0, True),
+        (5, 4, 9.0, False),  # before the middle
+        (5, 10, 9.0, False),  # at its end
+    ],
 )
-def test_a_password_is_not_told(url):
-    with pytest.raises(InputError, match=r"got '(postgresql://)?\*\*\*@host") as told:
-        open_storage(url)
-    assert "cret" not in str(told.value)
-
-
-def test_a_trial_begun_beyond_the_number_asked_for_gives_way(tmp_path, quiet):
-    at = search(f"sqlite:///{tmp_path / 'a.db'}", trials=2)
-    first, second, third = (at.study.ask() for _ in range(3))
-    assert first.suggest_float("alpha", 0.01, 0.7) == 0.1
-    at.claim(first.number), at.claim(second.number)
-    assert not at.free and not at.done
-    with pytest.raises(TooMany):
-        at.claim(third.number)
-    at.study.tell(third.number, state=TrialState.FAIL)
-    at.study.tell(second.number, state=TrialState.FAIL)
-    at.give_back(second.number)
-    assert at.free
-    fourth = at.study.ask()
-    at.claim(fourth.number)
-    assert fourth.number == 3 and not at.free
-
-
-def test_draws_depend_on_the_trial_not_on_the_worker(tmp_path, quiet):
-    drawn = []
-    for worker, order in (("a", (0, 1, 2)), ("b", (2, 1, 0))):
-        at = search(f"sqlite:///{tmp_path / worker}.db", trials=3, initial={})
-        begun = [at.study.ask() for _ in order]
-        values = {}
-        for number in order:
-            at.claim(number)
-            values[number] = begun[number].suggest_float("alpha", 0.01, 0.7)
-        drawn.append(values)
-    assert drawn[0] == drawn[1] and len(set(drawn[0].values())) == 3
-
-
-def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on_but_not_in_warm_up_nor_at_its_end(tmp_path, quiet):
-    study = search(f"sqlite:///{tmp_path / 'a.db'}", initial={}).study
-    args = DescentConfig(output_dir="none", report_to="none", max_steps=10, dual_warmup_steps=6, use_cpu=True)
-
-    def measure(step: int, value: float) -> None:
-        state = State(global_step=step, max_steps=10)
-        loop = {"model": "the user's model", "train_dataloader": [0] * 5}
-        glance = {"the user's model": value}.__getitem__
-        _Pruning(study.ask(), glance).on_evaluate(args, state, TrainerControl(), **loop)
-
-    def finished(value: float) -> None:
-        study.add_trial(create_trial(value=value, intermediate_values=dict.fromkeys((4, 5, 6, 7, 10), value)))
-
-    for value in (1.0, 2.0, 3.0, 4.0):
-        finished(value)
-    measure(7, 9.0)  # the worst, but only four have finished
-    finished(5.0)
-    measure(7, 3.9)  # worse than most of them
-    measure(6, 9.0)  # the multipliers have not moved
-    measure(10, 9.0)  # at its end
-    with pytest.raises(optuna.TrialPruned):
-        measure(7, 4.1)
-    args.method = "erm"
-    with pytest.raises(optuna.TrialPruned):
-        measure(5, 9.0)
-    measure(4, 9.0)  # before the middle
+def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on(finished, step, value, pruned):
+    study = optuna.create_study(pruner=worker.PRUNER)
+    for each in range(1, finished + 1):
+        study.add_trial(create_trial(value=each, intermediate_values=dict.fromkeys((4, 5, 6, 10), each)))
+    pruning = worker._Pruning(study.ask(), {"the user's model": value}.__getitem__)
+    with pytest.raises(optuna.TrialPruned) if pruned else nullcontext():
+        pruning.on_evaluate(None, State(global_step=step, max_steps=10), TrainerControl(), model="the user's model")
 
 
 # --- workers that come and go
 
 
+def test_what_a_trial_draws_does_not_depend_on_who_runs_it(swept, tmp_path):
+    for trials in (1, 2):
+        assert main(words(tmp_path / "sweep", trials, "--method", "erm")) == 0
+    before, after = (found(out)["methods"]["erm"]["trials"][:2] for out in (swept, tmp_path / "sweep"))
+    assert [(each["flags"], each["value"]) for each in before] == [(each["flags"], each["value"]) for each in after]
+    assert before[0]["flags"] != before[1]["flags"]
+
+
 def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_path, monkeypatch):
     """A trial that was killed goes on from its checkpoint and comes to the same value as one that was not."""
     out = tmp_path / "sweep"
-    killed = worker(out, 3, "--method", "erm")
+    killed = started(out, 3, "--method", "erm")
     try:
         until = time.monotonic() + 300
         while not (out / "trials" / "erm-000" / "checkpoint-1").is_dir():
@@ -431,9 +332,9 @@ def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_pat
     finally:
         killed.kill()
         killed.join()
-    other = worker(out, 3, "--method", "erm")
-    monkeypatch.setattr(storage, "HEARTBEAT", 1)
-    monkeypatch.setattr(storage, "GRACE", 3)
+    other = started(out, 3, "--method", "erm")
+    monkeypatch.setattr(worker, "HEARTBEAT", 1)
+    monkeypatch.setattr(worker, "GRACE", 3)
     assert main(words(out, 3, "--method", "erm")) == 0
     other.join(300)
     assert other.exitcode == 0
@@ -444,6 +345,27 @@ def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_pat
     assert again["folder"] == "trials/erm-000"
     assert (again["flags"], again["value"], again["curve"]) == (first["flags"], first["value"], first["curve"])
     assert len({trial["folder"] for trial in part["trials"]}) == 3
+
+
+@pytest.mark.parametrize(("heartbeats", "retries"), [(1, 2), (0, 0)])
+def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lost_one(
+    tmp_path, monkeypatch, capsys, heartbeats, retries
+):
+    out, train = tmp_path / "sweep", run.train
+    monkeypatch.setattr(run, "train", lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGINT))
+    assert main(words(out, 1, "--method", "erm")) == 130
+    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(worker, "GRACE", 1)
+    storage = worker.open_storage(f"sqlite:///{out / 'sweep.db'}")
+    study = optuna.load_study(study_name="descend erm", storage=storage)
+    for _ in range(heartbeats):
+        storage.record_heartbeat(study.ask()._trial_id)
+    study.enqueue_trial({}) if heartbeats else study.ask()
+    assert main(words(out, 1, "--method", "erm")) == 0
+    assert "waiting for other workers" in capsys.readouterr().out
+    assert [trial.state for trial in study.trials][-1] is TrialState.COMPLETE
+    (trial,) = found(out)["methods"]["erm"]["trials"]
+    assert trial["retries"] == retries
 
 
 def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkeypatch, capsys):
@@ -479,7 +401,7 @@ def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
 @pytest.mark.skipif("DESCEND_POSTGRES" not in os.environ, reason="DESCEND_POSTGRES names no empty database")
 def test_two_workers_on_a_server(tmp_path):
     url = os.environ["DESCEND_POSTGRES"]
-    workers = [worker(tmp_path / "sweep", 4, "--method", "erm", "--storage", url) for _ in range(2)]
+    workers = [started(tmp_path / "sweep", 4, "--method", "erm", "--storage", url) for _ in range(2)]
     for each in workers:
         each.join(300)
     assert [each.exitcode for each in workers] == [0, 0]
@@ -536,54 +458,23 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     assert found(tmp_path) == found(swept)
 
 
-# --- the page
-
-
-def test_the_page_of_a_sweep(swept, browser: Browser):
-    with Visit(browser, swept / "report.html", viewport={"width": 1280, "height": 900}) as visit:
-        assert visit.complaints == []
-        assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
-        headings = visit.page.locator("figure h3").all_inner_texts()
-        assert headings[0] == "Trial by trial"
-        assert headings[-1] == "Constrained: settings and value of each trial"
-        content = found(swept)
-        assert content["rule"] in visit.page.locator(".verdict").inner_text()
-        for part in content["methods"].values():
-            assert part["best"]["command"] in visit.page.locator("pre").inner_text()
-        ended = [trial for trial in content["methods"]["erm"]["trials"] if trial["state"] == "finished"]
-        assert visit.plot("history", "[...plot.data[0].y]") == [trial["value"] for trial in ended]
-        assert visit.plot("parallel-constrained", "plot.data.length") == 3
-        before = visit.plot("history", "plot.data[0].marker.color")
-        visit.page.emulate_media(color_scheme="dark")
-        visit.page.wait_for_timeout(200)
-        assert visit.plot("history", "plot.data[0].marker.color") != before
-    with Visit(browser, swept / "report.html", viewport={"width": 390, "height": 844}, is_mobile=True) as visit:
-        assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
-
-
-def test_what_came_apart_does_not_squash_the_others():
-    good = [9.2, 9.3, 9.4, 9.5, 9.6]
-    assert reach(good, higher=False) is None and reach([], higher=False) is None
-    low, high = reach([*good, 50.0, 99.0], higher=False)
-    assert 9.0 < low < 9.2 and 9.6 < high < 12
-    low, high = reach([-value for value in (*good, 50.0, 99.0)], higher=True)
-    assert -12 < low < -9.6 and -9.2 < high < -9.0
-    assert reach([1.0, 1.0, 2.0], higher=False) is None
-
-
-def test_whatever_a_sweep_holds_is_text(swept, tmp_path, browser: Browser):
-    content, hostile = found(swept), " ".join(HOSTILE)
-    content |= dict.fromkeys(("recipe", "model", "metric", "rule"), hostile)
-    part = content["methods"].pop("constrained")
-    part["searched"]["dual_optimizer"] = {"choices": [hostile]}
-    for trial in (*part["trials"], part["best"]):
-        trial["settings"]["dual_optimizer"] = hostile
-    part["best"]["command"], part["edges"] = hostile, [hostile]
-    part["searched"][hostile] = {"low": 0, "high": 1, "log": False}
-    content["methods"][hostile] = part
-    (tmp_path / "sweep.json").write_text(json.dumps(content))
-    with Guarded(browser, write_sweep(tmp_path)) as visit:
-        visit.assert_quiet()
+@pytest.mark.parametrize(
+    ("refused", "given", "message"),
+    [
+        *(
+            (read_ranges, [word], r"--range.*NAME=LOW:HIGH.*got")
+            for word in ("cap=", "cap=5:1", "cap=0:1", "cap=1:inf")
+        ),
+        *((read_ranges, [word], r"--range.*NAME=LOW:HIGH.*got") for word in ("cap=a:b", "cap=1:2:3", "alpha=1:2")),
+        (worker.open_storage, "me:s3cret@host", r"me:\*\*\*@host can't"),
+        (worker.open_storage, "postgresql//me:s3@cret@host/x", r"me:\*\*\*@host/x can't"),
+        (worker.open_storage, "postgresql://me:s3cret@host:port/x", r"me:\*\*\*@host:port/x can't"),
+    ],
+)
+def test_what_is_no_range_or_database_is_refused_and_no_password_is_told(refused, given, message):
+    with pytest.raises(InputError, match=message) as told:
+        refused(given)
+    assert "cret" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -592,7 +483,10 @@ def test_whatever_a_sweep_holds_is_text(swept, tmp_path, browser: Browser):
         lambda content: content.pop("methods"),
         lambda content: content["methods"]["erm"].pop("trials"),
         lambda content: content["methods"]["erm"]["searched"].update(x={"low": -1, "high": 1, "log": True}),
+        lambda content: content["methods"]["erm"]["searched"].update(x={"low": 2, "high": 1}),
+        lambda content: content["methods"]["erm"]["trials"][0].update(number=10**9),
         lambda content: content["methods"]["erm"]["trials"][0].update(settings=[1]),
+        lambda content: content["methods"]["erm"]["trials"][0].update(settings={"strange": 1}),
         lambda content: content["methods"]["erm"]["trials"][0]["curve"].update(steps=[1] * 9),
         lambda content: content["methods"].update(erm=3),
     ],
@@ -603,3 +497,50 @@ def test_a_damaged_sweep_is_refused(swept, tmp_path, change):
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"sweep\.json"):
         write_sweep(tmp_path)
+
+
+# --- the page
+
+
+DRAWN, READY = "document.getElementById('chart-{}').data", ".js-plotly-plot .main-svg"
+
+
+def test_the_page_of_a_sweep(swept, browser: Browser):
+    with Visit(browser, swept / "report.html", ready=READY, viewport={"width": 1280, "height": 900}) as visit:
+        assert visit.complaints == []
+        assert [url for url in visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+        content, text = found(swept), visit.page.inner_text("body")
+        assert content["rule"] in text
+        for method, part in content["methods"].items():
+            assert f"{method}: trial {part['best']['number']}, mean rmse {part['best']['value']:.4g}" in text
+            assert part["best"]["command"] in visit.page.locator("pre").all_inner_texts()
+        values = [trial["value"] for trial in content["methods"]["erm"]["trials"]]
+        assert visit.page.evaluate(f"[...{DRAWN.format(0)}[0].y]") == values
+        assert visit.page.locator("tr.chosen").count() == 2
+    with Visit(
+        browser, swept / "report.html", ready=READY, viewport={"width": 390, "height": 844}, is_mobile=True
+    ) as visit:
+        assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth && innerWidth === 390")
+
+
+def test_a_page_shows_whatever_a_sweep_holds_as_text_and_far_off_trials_in_the_table_alone(
+    swept, tmp_path, browser: Browser
+):
+    content, hostile = found(swept), " ".join(HOSTILE)
+    content |= dict.fromkeys(("recipe", "model", "metric", "rule"), hostile)
+    part = content["methods"].pop("constrained")
+    part["searched"] |= {"dual_optimizer": {"choices": [hostile]}, hostile: {"low": 0, "high": 1, "log": False}}
+    for trial in (*part["trials"], part["best"]):
+        trial["settings"] |= {"dual_optimizer": hostile, hostile: 0.5}
+    part["best"]["command"], part["edges"] = hostile, [hostile]
+    part["trials"] += [{**part["trials"][0], "number": 5, "value": 1e6, "state": "finished"}]
+    part["trials"] += [{**part["trials"][0], "number": 6, "value": None, "state": "diverged"}]
+    content["methods"] = {hostile: part} | content["methods"]
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    with Guarded(browser, write_sweep(tmp_path), ready=READY) as visit:
+        assert visit.complaints == [] and visit.page.locator("[onerror], [onload], a, img").count() == 0
+        assert visit.page.locator("body script").count() == 2 + visit.page.locator(".js-plotly-plot").count()
+        assert visit.page.evaluate(f"[...{DRAWN.format(0)}[0].x]") == [0, 1, 2]
+        rows = visit.page.locator("table").nth(1).locator("tr").all_inner_texts()
+        assert [row.split()[:3] for row in rows[4:]] == [["5", "finished", "1e+06"], ["6", "diverged", "–"]]
+        assert "can't be compared" in visit.page.inner_text("main")

@@ -166,7 +166,7 @@ def report(words: Sequence[str]) -> None:
     if (folder / "study.json").is_file():
         raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction page {folder}")
     if (folder / "sweep.json").is_file():
-        from descend.sweep.page import write_sweep
+        from descend.sweep.results import write_sweep
 
         print(write_sweep(folder))
         return

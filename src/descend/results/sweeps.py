@@ -25,20 +25,10 @@ class Searched(Part):
             raise ValueError(f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}")
         return self
 
-    def place(self, value: float | str) -> float:
-        """A value's position on an axis from 0 to 1."""
-        if self.choices:
-            return (self.choices.index(str(value)) + 0.5) / len(self.choices)
-        low, high, at = (math.log(x) if self.log else x for x in (self.low, self.high, float(value)))
+    def place(self, value: float) -> float:
+        """A number's position in the range, from 0 to 1."""
+        low, high, at = (math.log(x) if self.log else x for x in (self.low, self.high, value))
         return (at - low) / (high - low) if high > low else 0.5
-
-    @property
-    def ticks(self) -> dict[str, float]:
-        """The labels of such an axis, each with its position."""
-        if self.choices:
-            return {choice: self.place(choice) for choice in self.choices}
-        middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
-        return {f"{value:.2g}": self.place(value) for value in (self.low, middle, self.high)}
 
 
 class TrialCurve(Part):
@@ -61,7 +51,7 @@ def _finite(value: float | None) -> float | None:
 class Trial(Part):
     """A trial that is over. Its value is None if it was pruned or diverged."""
 
-    number: int
+    number: Annotated[int, Field(ge=0, lt=100_000)]
     state: Literal["finished", "pruned", "diverged"]
     value: Annotated[float | None, AfterValidator(_finite)]
     values: list[Number] | None = None

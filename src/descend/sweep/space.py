@@ -2,20 +2,15 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
 
 from optuna import Trial
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.results.sweeps import Searched
-from descend.training.config import DescentConfig
-
-DIGITS = 4
-"""Significant digits of a drawn value, so that the value that runs can be typed."""
+from descend.training import DescentConfig
 
 MOST = {
-    **dict.fromkeys(("learning_rate", "cap", "dual_lr", "resilience"), math.inf),
+    **dict.fromkeys(("learning_rate", "cap", "dual_lr", "resilience"), 1e9),
     **{"alpha": 0.99, "alpha_decay": 1.0, "strength": 1.0},
 }
 """The settings that ``--range`` accepts, with the largest allowed upper end."""
@@ -24,6 +19,7 @@ NEAR = 0.05
 """The fraction of a range that counts as its end."""
 
 Ranges = Mapping[str, tuple[float, float]]
+Settings = dict[str, float | str]
 
 
 def read_ranges(words: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -36,20 +32,23 @@ def read_ranges(words: Sequence[str]) -> dict[str, tuple[float, float]]:
     for word in words:
         name, _, ends = word.partition("=")
         name = name.strip().lstrip("-").replace("-", "_")
-        if name not in MOST:
-            raise InputError(f"--range takes one of {', '.join(MOST)}, as cap=1:5; got {word!r}.")
         try:
             low, high = map(float, ends.split(":"))
         except ValueError:
             low = high = math.nan
-        if not (0 < low < high <= MOST[name] and math.isfinite(high)):
-            limit = f" ≤ {MOST[name]:g}" if math.isfinite(MOST[name]) else ""
-            raise InputError(f"--range must be NAME=LOW:HIGH with 0 < LOW < HIGH{limit}, as cap=1:5; got {word!r}.")
+        most = MOST.get(name, 0.0)
+        refuse(
+            (
+                not 0 < low < high <= most,
+                f"--range takes one of {', '.join(MOST)} as NAME=LOW:HIGH with 0 < LOW < HIGH"
+                f"{f' ≤ {most:g}' if most else ''}, such as cap=1:5; got {word!r}.",
+            ),
+        )
         ranges[name] = (low, high)
     return ranges
 
 
-def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = None) -> dict[str, Searched]:
+def space(args: DescentConfig, given: Collection[str], ranges: Ranges) -> dict[str, Searched]:
     """The search space of a method: setting → where it is searched.
 
     Every method searches its learning rate, around the recipe's value. The constrained method with α also searches the
@@ -60,60 +59,57 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges | None = N
         given: Settings that the user gave; they are not searched.
         ranges: The user's ranges, which replace the default ones.
     """
-    ranges, searched = ranges or {}, {}
-
-    def add(name: str, low: float, high: float, *, log: bool = True) -> None:
-        low, high = ranges.get(name, (low, high))
-        searched[name] = Searched(low=low, high=high, log=log)
-
-    add("learning_rate", args.learning_rate / 10, args.learning_rate * 10)
-    if args.method == "constrained" and (args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"}):
-        add("alpha", 0.01, 0.7)
+    rate, cap, constrained = args.learning_rate, args.cap or 0.0, args.method == "constrained"
+    alpha = constrained and bool(args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"})
+    # Setting → whether it is searched, its lowest and its highest value, and whether its scale is logarithmic.
+    usual = {
+        "learning_rate": (True, rate / 10, rate * 10, True),
+        "alpha": (alpha, 0.01, 0.7, True),
         # --alpha alone means the same step at every layer, as in the paper.
-        if "alpha" not in given and args.preset is None:
-            add("alpha_decay", 0.3, 1.0, log=False)
+        "alpha_decay": (alpha and "alpha" not in given and args.preset is None, 0.3, 1.0, False),
         # The cap has no default range: its scale is that of the data's losses.
-        if (cap := args.cap) is not None or "cap" in ranges:
-            add("cap", (cap or 0.0) / 2, (cap or 0.0) * 2)
-        add("dual_lr", 1e-3, 1.0)
-        if args.preset is None:
-            searched["dual_optimizer"] = Searched(choices=["adam", "sgd", "nupi"])
-        add("resilience", 1e-3, 1.0)
-    elif args.method == "constrained" and "strength" in ranges:
-        add("strength", 0.0, 1.0, log=False)
-    return {name: kind for name, kind in searched.items() if name not in given}
+        "cap": (alpha and (args.cap is not None or "cap" in ranges), cap / 2, cap * 2, True),
+        "dual_lr": (alpha, 1e-3, 1.0, True),
+        "resilience": (alpha, 1e-3, 1.0, True),
+        "strength": (constrained and not alpha and "strength" in ranges, 0.0, 1.0, False),
+    }
+    searched = {}
+    for name, (asked, *ends, log) in usual.items():
+        if asked and name not in given:
+            low, high = ranges.get(name, ends)
+            searched[name] = Searched(low=low, high=high, log=log)
+    if alpha and args.preset is None and "dual_optimizer" not in given:
+        searched["dual_optimizer"] = Searched(choices=["adam", "sgd", "nupi"])
+    return searched
 
 
-def recipe_values(args: DescentConfig, space: Mapping[str, Searched]) -> dict[str, float | str]:
+def recipe_values(args: DescentConfig, searched: Mapping[str, Searched]) -> Settings:
     """The recipe's values that lie within their ranges: the settings of each method's first trial."""
-    values: dict[str, float | str] = {}
-    for name, kind in space.items():
-        value = args.resolved(name)
-        if kind.choices:
-            values |= {name: value} if value in kind.choices else {}
-            continue
-        with suppress(ValueError, TypeError):  # a list of α, or no cap
-            values |= {name: float(value)} if kind.low <= float(value) <= kind.high else {}
-    return values
+    values = {name: args.resolved(name) for name in searched}
+    return {
+        name: value
+        for name, value in values.items()  # a list of α and a cap of None are no values
+        if value in searched[name].choices
+        or (isinstance(value, int | float) and searched[name].low <= value <= searched[name].high)
+    }
 
 
-def draw(trial: Trial, space: Mapping[str, Searched]) -> dict[str, float | str]:
+def draw(trial: Trial, searched: Mapping[str, Searched]) -> Settings:
     """Draw a value for every setting of a search space."""
-    for name, kind in space.items():
+    for name, kind in searched.items():
         if kind.choices:
             trial.suggest_categorical(name, kind.choices)
         else:
             trial.suggest_float(name, kind.low, kind.high, log=kind.log)
-    return rounded(trial.params, space)
+    return typed(trial.params)
 
 
-def rounded(drawn: Mapping[str, Any], names: Collection[str]) -> dict[str, float | str]:
-    """The values that a trial runs with, from those that were drawn."""
-    values = {name: drawn[name] for name in names if name in drawn}
-    return {name: value if isinstance(value, str) else float(f"{value:.{DIGITS}g}") for name, value in values.items()}
+def typed(drawn: Settings) -> Settings:
+    """The values that a trial runs with, of those that were drawn: four digits, so that they can be typed."""
+    return {name: value if isinstance(value, str) else float(f"{value:.4g}") for name, value in drawn.items()}
 
 
-def edges(settings: Mapping[str, Any], searched: Mapping[str, Searched]) -> list[str]:
+def edges(settings: Settings, searched: Mapping[str, Searched]) -> list[str]:
     """Describe the chosen values that lie near an end of their range: better values may lie outside it.
 
     Near means within `NEAR` of the range's length (of its logarithm, on a log scale). An end at a setting's hard limit
@@ -123,17 +119,10 @@ def edges(settings: Mapping[str, Any], searched: Mapping[str, Searched]) -> list
         settings: The chosen values.
         searched: Where they were searched.
     """
-    lines = []
-    for name, kind in searched.items():
-        value = settings.get(name)
-        if kind.choices or not isinstance(value, float):
-            continue
-        place = kind.place(value)
-        if place < NEAR or (place > 1 - NEAR and kind.high < MOST[name]):
-            lines.append(f"{name} {value:g} of {kind.low:g} to {kind.high:g}")
-    return lines
-
-
-def described(space: Mapping[str, Searched]) -> dict[str, dict[str, Any]]:
-    """A search space as values that JSON can hold."""
-    return {name: kind.model_dump(exclude_unset=True) for name, kind in space.items()}
+    values = {name: value for name, value in settings.items() if isinstance(value, float)}
+    places = {name: searched[name].place(value) for name, value in values.items()}
+    return [
+        f"{name} {value:g} of {searched[name].low:g} to {searched[name].high:g}"
+        for name, value in values.items()
+        if places[name] < NEAR or (places[name] > 1 - NEAR and searched[name].high < MOST[name])
+    ]

@@ -1,48 +1,58 @@
 """A worker of a sweep: it trains and evaluates trials until N of every method are done."""
 
+import json
 import math
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, TrialPruned
-from optuna.storages import RetryHeartbeatStaleTrialCallback
-from optuna.trial import TrialState
-from torch import nn
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import URL, exc, make_url
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import run
-from descend.contract import resolve
-from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError
-from descend.methods import METHODS
+from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse
+from descend.methods import settings_of_others
 from descend.recipes import configure
-from descend.recipes.configuring import Configured
 from descend.results import Summary, locked
 from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
-from descend.results.sweeps import SWEEP_FILE, Searched, SweepFile
+from descend.results.sweeps import SWEEP_FILE, SweepFile
+from descend.seeds import Stream, derived
 from descend.settings import options
-from descend.sweep.results import tell, write
-from descend.sweep.space import Ranges, described, draw, recipe_values, space
-from descend.sweep.storage import LOST, Search, TooMany, database_url, lost, open_storage, searches
-from descend.training import steps_of_epoch
+from descend.sweep.results import RULE, line, searched_by
+from descend.sweep.space import Ranges, draw, recipe_values, space
 
-SPLIT = "validation"
-TRIALS = "trials"
-"""The name of the folder that holds the trials' run folders."""
+SPLIT, TRIALS = "validation", "trials"
+"""The split that trials are chosen on, and the folder that holds their run folders."""
 
 GLANCED = 64
 """Validation samples on which the pruner compares running trials."""
 
-POLL = 2.0
-"""Seconds to wait before asking again whether other workers' trials have ended."""
+POLL, HEARTBEAT, GRACE, RETRIES = 2, 15, 90, 3
+"""Seconds before a waiting worker looks again; between two heartbeats of a trial; without one after which its worker
+counts as killed. And how often such a trial is resumed before another replaces it."""
 
-optuna.logging.set_verbosity(optuna.logging.ERROR)
+PRUNER = optuna.pruners.PercentilePruner(75.0, n_startup_trials=5)
+"""Once five trials have finished, a trial is pruned if three quarters of the finished ones were better. Finished trials
+are the good ones, so a pruner at their median would stop trials that win later."""
+
+PREFIX, SETTINGS = "descend ", "settings"
+"""How a study's name begins, before its method; its attribute with the settings that all its trials share."""
+
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+BEGUN = (*ENDED, TrialState.RUNNING, TrialState.WAITING)
+
+LOST = (exc.SQLAlchemyError, optuna.exceptions.StorageInternalError)
+"""The exceptions of a database that does not answer."""
 
 
 def sweep(
@@ -54,7 +64,7 @@ def sweep(
     trials: int,
     seeds: int = 1,
     storage: str | None = None,
-    ranges: Ranges | None = None,
+    ranges: Ranges,
     levels: Sequence[float] | None = None,
 ) -> SweepFile:
     """Search the settings of a recipe with the same number of trials for each method.
@@ -83,212 +93,292 @@ def sweep(
         Interrupted: On Ctrl-C or SIGTERM, or if the storage stops answering. The running trial is saved, and the next
             call resumes it.
     """
-    if trials < 1:
-        raise InputError(f"--trials must be at least 1, for each method; got {trials}.")
-    if seeds < 1:
-        raise InputError(f"--seeds must be at least 1; got {seeds}.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise InputError(
-            "a trial runs in one process; start more workers by the same command, each by itself, not by torchrun."
-        )
+    refuse(
+        (trials < 1, f"--trials must be at least 1, for each method; got {trials}."),
+        (seeds < 1, f"--seeds must be at least 1; got {seeds}."),
+        (
+            int(os.environ.get("WORLD_SIZE", "1")) > 1,
+            "a trial runs in one process; start more workers by the same command, each by itself, not by torchrun.",
+        ),
+    )
+    worker = _Worker(out, recipe, given, methods, trials, seeds, ranges, levels)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # Optuna calls heartbeats experimental
-        worker = _Worker(out, recipe, given, methods, trials, seeds)
-        worker.prepare(storage, ranges or {}, levels)
+        warnings.filterwarnings("ignore", module=r"optuna|descend\.sweep")  # Optuna calls heartbeats experimental
         try:
+            worker.open(storage or URL.create("sqlite", database=str(out / DATABASE_FILE)).render_as_string())
             worker.carry_out()
             return worker.write()
         except LOST as error:
-            raise lost(error) from None
+            raise Interrupted(
+                f"the storage does not answer: {_message(error)}. The next call resumes the interrupted trial."
+            ) from None
+
+
+def open_storage(url: str) -> optuna.storages.RDBStorage:
+    """Open the database at a URL, and create its tables if there are none.
+
+    Raises:
+        InputError: If the URL is malformed, the driver is missing, or the database can't be opened.
+    """
+    sqlite = url.startswith("sqlite")
+    try:
+        if sqlite and make_url(url).database in (None, "", ":memory:"):
+            raise exc.ArgumentError("a database in memory ends with the process")
+        return optuna.storages.RDBStorage(
+            url,
+            # SQLite has one writer at a time; the others wait for milliseconds.
+            engine_kwargs={"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True},
+            heartbeat_interval=HEARTBEAT,
+            grace_period=GRACE,
+            heartbeat_stale_trial_callback=_retry,
+        )
+    except (ImportError, ValueError, *LOST) as error:  # ValueError: the port is not a number
+        shown = re.sub(r"(?s)^((?>(?:.*?://)?)[^:]*):.*@", r"\1:***@", url)  # without the password
+        raise InputError(
+            f"{shown} can't be opened: {_message(error)}. --storage must be the URL of a database, as "
+            "sqlite:///sweep.db or postgresql://user@host/name, whose driver is installed, as by pip install "
+            "'psycopg[binary]'."
+        ) from None
+
+
+def _message(error: BaseException) -> str:
+    """The database driver's own message, without the SQL statement that SQLAlchemy adds."""
+    return reason(error.__cause__ or error).rstrip(".")
+
+
+def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
+    """Enqueue an interrupted trial again, for any worker."""
+    optuna.storages.RetryHeartbeatStaleTrialCallback(RETRIES, inherit_intermediate_values=True)(study, trial)
+
+
+def _recall(study: optuna.Study) -> None:
+    """Enqueue trials again whose workers no longer send heartbeats."""
+    optuna.storages.fail_stale_trials(study)
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        # Optuna ignores a trial that was killed before its first heartbeat.
+        age = time.time() - (trial.datetime_start or datetime.now()).timestamp()
+        if trial.user_attrs.get("begun") != trial.number and age > GRACE:
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+
+def _note(trial: optuna.Trial, **facts: Any) -> None:
+    for name, value in facts.items():
+        trial.set_user_attr(name, value)
+
+
+def _count(study: optuna.Study, *states: TrialState) -> int:
+    return len(study.get_trials(deepcopy=False, states=states))
+
+
+class _TooMany(Exception):
+    """Several workers asked for a trial at the same time, and this one exceeds the number of trials."""
 
 
 class _Worker:
-    def __init__(self, out: Path, name: str, given: Mapping[str, Any], methods: Sequence[str], trials: int, seeds: int):
+    def __init__(
+        self,
+        out: Path,
+        name: str,
+        given: Mapping[str, Any],
+        methods: Sequence[str],
+        trials: int,
+        seeds: int,
+        ranges: Ranges,
+        levels: Sequence[float] | None,
+    ):
+        """Check all settings, and load the data."""
         self.out, self.name, self.given, self.methods = out, name, given, methods
-        self.trials, self.seeds = trials, seeds
-        self._number: int | None = None  # the running trial's number
-
-    def prepare(self, storage: str | None, ranges: Ranges, levels: Sequence[float] | None) -> None:
-        """Check all settings, load the data and open the studies."""
-        self._bases = {method: self._configured(method, {}, self.out / TRIALS) for method in self.methods}
-        spaces = {method: space(base.arguments, self.given, ranges) for method, base in self._bases.items()}
-        for method, (_, recipe, args) in self._bases.items():
-            self.recipe = recipe.completed()
+        configured = {method: self._configured(method, {}, out / TRIALS) for method in methods}
+        self._arguments = {method: args for method, (_, args) in configured.items()}
+        self._spaces = {method: space(args, given, ranges) for method, args in self._arguments.items()}
+        for recipe, args in configured.values():
+            self.recipe = recipe.completed()  # the same for all methods
             self.recipe.check_arguments(args)
-            if not spaces[method]:
-                raise InputError(f"nothing is left to search for {method}: flags set every searched setting.")
-        for name in ranges.keys() - set().union(*spaces.values()):
-            why = "a flag sets it too" if name in self.given else "no searched method has it"
-            raise InputError(f"--range {name} has no effect: {why}. Leave it out.")
-        self.levels = run.usual_levels(self.recipe) if levels is None else list(levels)
-        self.task = self.recipe.task()
-        files = [self.out / name for name in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)]
-        refuse_foreign(files, "another folder with --out")
-        self.data = self.recipe.load()  # raises on unusable data before the folder is created
-        self.out.mkdir(parents=True, exist_ok=True)
-        self._storage = open_storage(storage or database_url(self.out / DATABASE_FILE))
-        self.searches = [self._search(method, searched) for method, searched in spaces.items()]
-        if (self.out / SWEEP_FILE).exists() and not any(search.ran for search in self._all()):
-            raise InputError(
-                f"{self.out / SWEEP_FILE} belongs to a sweep that the storage does not hold, and would be written "
-                "over; choose another folder with --out, or the storage of that sweep."
-            )
-
-    def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> Configured:
-        """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
-        others = set().union(*(METHODS.get(each, set()) for each in self.methods if each != method))
-        settings = {key: value for key, value in self.given.items() if key not in others}
-        return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})
-
-    def _search(self, method: str, searched: Mapping[str, Searched]) -> Search:
-        args = self._bases[method].arguments
-        facts = {"recipe": self.name, "seeds": self.seeds, "levels": self.levels, "searched": described(searched)}
-        search = Search.open(
-            self._storage,
-            method,
-            searched,
-            trials=self.trials,
-            seed=args.seed,
-            maximize=self.task.higher_is_better,
-            settings={**asdict(self.recipe), **run.stored(args), **facts},
-            initial=recipe_values(args, searched),
+        empty = [method for method, searched in self._spaces.items() if not searched]
+        unused = ranges.keys() - set().union(*self._spaces.values())
+        fixed, strange = ", ".join(unused & given.keys()), ", ".join(unused - given.keys())
+        refuse(
+            (bool(empty), f"nothing is left to search for {', '.join(empty)}: flags set every searched setting."),
+            (bool(fixed), f"--range {fixed} has no effect: a flag sets it too. Leave it out."),
+            (bool(strange), f"--range {strange} has no effect: no searched method has it. Leave it out."),
         )
-        if not search.ran and any((self.out / TRIALS).glob(f"{method}-*")):
-            raise InputError(
-                f"{self.out / TRIALS} holds trials of {method} that the storage does not hold; choose another folder "
-                "with --out, or the storage of that sweep."
+        # A number of steps may be a share, so it is parsed as a float: written as it was typed, 1 and not 1.0.
+        whole = {key: int(value) for key, value in given.items() if isinstance(value, float) and value.is_integer()}
+        task, levels = self.recipe.task(), run.usual_levels(self.recipe) if levels is None else list(levels)
+        self.file = SweepFile(
+            descend=version("descend"),
+            recipe=name,
+            model=self.recipe.label,
+            metric=task.metric,
+            higher_is_better=task.higher_is_better,
+            split=SPLIT,
+            levels=levels,
+            given=options({**given, **whole}),
+            trials=trials,
+            seeds=seeds,
+            rule=RULE.format(
+                better="highest" if task.higher_is_better else "lowest",
+                metric=task.metric,
+                levels=", ".join(f"{level:g}" for level in levels),
+                seeds=f" and over {seeds} seeds" if seeds > 1 else "",
+            ),
+            methods={},
+        )
+        refuse_foreign([out / each for each in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)], "another folder with --out")
+        self.data = self.recipe.load()  # raises on unusable data before the folder is created
+
+    def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
+        """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
+        others = settings_of_others(method) - settings_of_others(*self.methods)
+        settings = {key: value for key, value in self.given.items() if key not in others}
+        return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})[1:]
+
+    def open(self, url: str) -> None:
+        """Open the storage, and a study of each method."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with locked(self.out, wait=True):  # so that one worker makes the tables and the studies
+            self._storage = open_storage(url)
+            for method in self.methods:
+                self._open_study(method)
+
+    def _open_study(self, method: str) -> None:
+        """Create a method's study, unless there is one; refuse a storage or a folder of another sweep."""
+        args, searched, known = self._arguments[method], self._spaces[method], self._studies()
+        kinds = {name: kind.model_dump(exclude_unset=True) for name, kind in searched.items()}
+        facts = {"recipe": self.name, "seeds": self.file.seeds, "levels": self.file.levels, "searched": kinds}
+        settings = json.loads(json.dumps({**asdict(self.recipe), **run.stored(args), **facts}))
+        for other, study in known.items():
+            free = set() if other == method else {"method", "searched"}
+            if differing := run.differences(study.user_attrs[SETTINGS], settings, free):
+                raise InputError(
+                    f"the storage holds a sweep of other settings: {differing}. Give the same command to go on with "
+                    "it, or choose another storage and --out."
+                )
+        choose = "that the storage does not hold; choose another folder with --out, or the storage of that sweep."
+        refuse(
+            (
+                method not in known and any((self.out / TRIALS).glob(f"{method}-*")),
+                f"{self.out / TRIALS} holds trials of {method} {choose}",
+            ),
+            (
+                not known and (self.out / SWEEP_FILE).exists(),
+                f"{self.out / SWEEP_FILE} would be written over: it is of a sweep {choose}",
+            ),
+        )
+        if method not in known:
+            direction = "maximize" if self.file.higher_is_better else "minimize"
+            study = optuna.create_study(
+                storage=self._storage, study_name=f"{PREFIX}{method}", direction=direction, load_if_exists=True
             )
-        return search
+            study.enqueue_trial(recipe_values(args, searched))
+            study.set_user_attr(SETTINGS, settings)
+
+    def _studies(self) -> dict[str, optuna.Study]:
+        """Method → its study in the storage, also of methods that this call does not search."""
+        names = [name for name in optuna.get_all_study_names(self._storage) if name.startswith(PREFIX)]
+        studies = [optuna.load_study(study_name=name, storage=self._storage, pruner=PRUNER) for name in names]
+        return {each.study_name.removeprefix(PREFIX): each for each in studies if SETTINGS in each.user_attrs}
 
     def carry_out(self) -> None:
         """Run trials until N of every method are done; wait for those that other workers run."""
-        waits = False
-        while True:
-            for search in self.searches:
-                search.recall()
-                self._tidy(search)
-            left = [search for search in self.searches if not search.done]
-            if not left:
-                return
-            free = [search for search in left if search.free]
-            if free:  # alternate between methods, so that an interrupted sweep has equally many of each
-                self._next(min(free, key=lambda search: search.begun))
-            else:
-                if not waits:
-                    tqdm.write("waiting for other workers' trials …")
-                time.sleep(POLL)
-            waits = not free
+        studies = {method: study for method, study in self._studies().items() if method in self.methods}
+        while left := {method: study for method, study in studies.items() if _count(study, *ENDED) < self.file.trials}:
+            for method, study in left.items():  # in turn, so that an interrupted sweep has equally many of each
+                if _count(study, *BEGUN) < self.file.trials or _count(study, TrialState.WAITING):
+                    self._run(method, study)
+                else:
+                    tqdm.write("waiting for other workers' trials …", end="\r")
+                    time.sleep(POLL)
+                    _recall(study)
 
-    def _next(self, search: Search) -> None:
-        self._number = None
+    def _run(self, method: str, study: optuna.Study) -> None:
+        """Run one trial, and say how it ended."""
+
+        def tell(_: optuna.Study, trial: FrozenTrial) -> None:
+            content = self.write()  # so that the results so far can be read
+            if trial.state in ENDED:
+                tqdm.write(line(content, method, trial.number))
+
         try:
-            search.study.optimize(lambda trial: self._trial(search, trial), n_trials=1, catch=(TooMany,))
-        except (KeyboardInterrupt, Interrupted, SaveError):
-            if self._number is not None and search.study.trials[self._number].state is TrialState.FAIL:
-                search.give_back(self._number)
-            raise
-        except Exception:
-            # If this machine was suspended, another worker may have resumed the trial in the meantime.
-            history = RetryHeartbeatStaleTrialCallback.retry_history
-            if not any(self._number in history(trial) for trial in search.study.get_trials(deepcopy=False)):
+            study.optimize(lambda trial: self._value(method, trial), n_trials=1, catch=(_TooMany,), callbacks=[tell])
+        except ValueError:  # Optuna's, where a worker without heartbeats was slow and not dead
+            if not any(self._number in each.system_attrs.get("retry_history", ()) for each in study.trials):
                 raise
-            tqdm.write(f"{search.method} {self._number}: another worker has resumed it.")
-            return
-        if self._number is not None:
-            tqdm.write(tell(search, search.study.trials[self._number], self.task.metric))
-            self.write()  # so that the results so far can be read
 
-    def _trial(self, search: Search, trial: optuna.Trial) -> float:
-        """Run one trial and return its value: the mean metric over noise levels and seeds."""
-        search.claim(trial.number)
-        self._number = trial.number
-        self._storage.record_heartbeat(trial._trial_id)  # now: Optuna's thread sends its first one later
-        trial.set_user_attr("worker", f"{os.uname().nodename} {os.getpid()}")
-        chosen = draw(trial, search.space)
-        begun = RetryHeartbeatStaleTrialCallback.retried_trial_number(search.study.trials[trial.number])
-        name = f"{search.method}-{trial.number if begun is None else begun:03d}"
-        trial.set_user_attr("folder", f"{TRIALS}/{name}")
-        args = self._bases[search.method].arguments
+    def _value(self, method: str, trial: optuna.Trial) -> float:
+        """Run a trial and return its value: the mean metric over noise levels and seeds.
 
-        def glance(model: nn.Module) -> float:
-            network, _ = resolve(model, self.task, None)
-            common: Any = {"data": self.data, "args": args, "most": GLANCED, "levels": self.levels}
-            return run.mean_metric(self.recipe, network, **common)
+        What it draws depends on its number and on the trials before it, not on the worker.
 
-        worst = -math.inf if self.task.higher_is_better else math.inf
-        summaries = []
+        Raises:
+            _TooMany: If N trials with lower numbers have begun.
+        """
+        self._number, study, asked = trial.number, trial.study, self.file.trials
+        if sum(other.number < trial.number for other in study.get_trials(deepcopy=False, states=BEGUN)) >= asked:
+            raise _TooMany
+        seed = derived(Stream.SWEEP, self._arguments[method].seed, trial.number) % 2**32  # 32 bits for numpy
+        study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(1, asked // 3)))
+        settings = draw(trial, self._spaces[method])
+        name = trial.user_attrs.get("folder", f"{TRIALS}/{method}-{trial.number:03d}")  # a resumed trial has one
+        _note(trial, begun=trial.number, folder=name, worker=f"{os.uname().nodename} {os.getpid()}")
+        worst = -math.inf if self.file.higher_is_better else math.inf
         try:
-            for seed in range(args.seed, args.seed + self.seeds):
-                first = seed == args.seed
-                folder = self.out / TRIALS / (name if first else f"{name}-seed{seed}")
-                settings = chosen if first else {**chosen, "seed": seed}
-                callbacks = [_Pruning(trial, glance)] if first else []
-                summaries.append(self._evaluated(search.method, settings, folder, callbacks))
+            summaries = [self._evaluated(method, trial, settings, name, k) for k in range(self.file.seeds)]
         except NonFiniteLossError as error:
-            trial.set_user_attr("diverged", str(error))
+            _note(trial, diverged=str(error))
             return worst
+        except (KeyboardInterrupt, Interrupted, SaveError):
+            _retry(study, study.trials[trial.number])
+            raise
         values = [summary.mean for summary in summaries]
-        known = {
-            "values": values,
-            "feasible": all(summary.feasible for summary in summaries) if summaries[0].asked else None,
-            "seconds": sum(summary.seconds or 0.0 for summary in summaries),
-            "noise": summaries[0].noise,
-        }
-        for name, value in known.items():
-            trial.set_user_attr(name, value)
+        feasible = all(summary.feasible for summary in summaries) if summaries[0].asked else None
+        seconds = sum(summary.seconds or 0.0 for summary in summaries)
+        _note(trial, values=values, feasible=feasible, seconds=seconds, noise=summaries[0].noise)
         mean = sum(values) / len(values)
         return mean if math.isfinite(mean) else worst
 
-    def _evaluated(
-        self, method: str, chosen: Mapping[str, Any], folder: Path, callbacks: Sequence[TrainerCallback]
-    ) -> Summary:
-        """Train and evaluate a trial with one seed, or finish what an earlier worker began."""
-        name, _, args = self._configured(method, chosen, folder)  # the recipe is the same for all trials
+    def _evaluated(self, method: str, trial: optuna.Trial, drawn: Mapping[str, Any], name: str, k: int) -> Summary:
+        """Train and evaluate a trial with its seed k, or finish what an earlier worker began."""
+        seed = self._arguments[method].seed + k
+        folder = self.out / (f"{name}-seed{seed}" if k else name)
+        _, args = self._configured(method, {**drawn, "seed": seed}, folder)  # the recipe is the same for all trials
+        common: dict[str, Any] = {"args": args, "most": GLANCED, "levels": self.file.levels}
+        callbacks = (
+            [] if k else [_Pruning(trial, lambda model: run.mean_metric(self.recipe, model, self.data, **common))]
+        )
+        resume = folder.is_dir()
+        if resume:
+            with locked(folder, wait=True):  # the earlier worker may be slow and not dead
+                pass
         if not run.finished(folder):
-            resume = folder.is_dir()
-            run.train(name, self.recipe, args, resume=resume, callbacks=callbacks, loaded=self.data)
-        with locked(folder):
-            return run.evaluate(folder, split=SPLIT, noise=self.levels, frames=1, loaded=self.data)
+            run.train(self.name, self.recipe, args, resume=resume, callbacks=callbacks, loaded=self.data)
+        with locked(folder, wait=True):
+            return run.evaluate(folder, split=SPLIT, noise=self.file.levels, frames=1, loaded=self.data)
 
-    def _tidy(self, search: Search) -> None:
-        """Delete the models, checkpoints and frames of all completed trials but the best one's models."""
-        over = search.ended()
-        best = search.best  # read last, so that a trial that ends in between is not in `over`
-        for trial in over:
-            folder = self.out / str(trial.user_attrs.get("folder"))
-            keep = {"model", "best_feasible"} if best is not None and trial.number == best.number else set()
+    def write(self) -> SweepFile:
+        """Write ``sweep.json``, and delete the frames, checkpoints and models of its trials, but the chosen models."""
+        command = ["descend", "train", self.file.recipe, *self.file.given]
+        with locked(self.out, wait=True):  # several workers may finish at the same time
+            methods = {
+                method: searched_by(study, study.user_attrs[SETTINGS], command)
+                for method, study in self._studies().items()
+            }
+            content = self.file.model_copy(update={"methods": methods})
+            content.write(self.out / SWEEP_FILE)
+        best = {search.best.folder for search in content.methods.values() if search.best}
+        for trial in (trial for search in content.methods.values() for trial in search.trials):
+            folder, keep = self.out / str(trial.folder), {"model", "best_feasible"} if trial.folder in best else set()
             for path in (*folder.glob("*"), *folder.parent.glob(f"{folder.name}-seed*/*")):
                 if (path.is_dir() and path.name not in keep) or path.name == FRAMES_FILE:
                     remove(path)  # another worker may do so at the same time
-
-    def write(self) -> SweepFile:
-        """Write ``sweep.json``."""
-        # A number of steps may be a share, so it is parsed as a float: written as it was typed, 1 and not 1.0.
-        whole = {name: int(each) for name, each in self.given.items() if isinstance(each, float) and each.is_integer()}
-        facts = {
-            "recipe": self.name,
-            "model": self.recipe.label,
-            "metric": self.task.metric,
-            "higher_is_better": self.task.higher_is_better,
-            "split": SPLIT,
-            "levels": self.levels,
-            "given": options({**self.given, **whole}),
-            "trials": self.trials,
-            "seeds": self.seeds,
-        }
-        return write(self.out, facts, self._all())
-
-    def _all(self) -> list[Search]:
-        """The searches of this call, and those of other methods in the storage."""
-        now = {search.method: search for search in self.searches}
-        return list((searches(self._storage, self.trials) | now).values())
+        return content
 
 
 class _Pruning(TrainerCallback):
     """Reports a trial's value to Optuna at every evaluation, and prunes a trial that falls behind.
 
-    It prunes neither in the first half of a run, because a good run may learn late, nor before the multipliers of a
-    constrained run have moved, nor at the last step, where pruning saves nothing.
+    It prunes neither in the first half of a run, because a good run may learn late, nor at the last step, where pruning
+    saves nothing. All trials of a method have the same warm-up of multipliers, so they compare during it too.
 
     Args:
         trial: The trial.
@@ -297,16 +387,10 @@ class _Pruning(TrainerCallback):
 
     def __init__(self, trial: optuna.Trial, glance: Callable[[Any], float]):
         self.trial, self.glance = trial, glance
-        self.seen: set[int] = set(trial.study.trials[trial.number].intermediate_values)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step = state.global_step
-        if step >= state.max_steps:
-            return
-        if step not in self.seen:  # a resumed trial has already reported some steps
-            self.seen.add(step)
-            self.trial.report(self.glance(kwargs["model"]), step)
-        epoch = steps_of_epoch(args, state, kwargs["train_dataloader"])
-        warmup = args.warmup(state.max_steps, epoch) if args.method == "constrained" else 0
-        if step > warmup and 2 * step >= state.max_steps and self.trial.should_prune():
-            raise TrialPruned(f"at step {step}")
+        if step < state.max_steps:
+            self.trial.report(self.glance(kwargs["model"]), step)  # Optuna ignores a step that it knows
+            if 2 * step >= state.max_steps and self.trial.should_prune():
+                raise optuna.TrialPruned
