@@ -292,7 +292,7 @@ from descend.cli import main
 words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
 print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 """
-    done = without(["plotly", "matplotlib", "jinja2"], code, tmp_path)
+    done = without(["matplotlib", "jinja2"], code, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["0 0"], done.stderr
     assert "open: " in done.stdout.lower() and (tmp_path / "run" / "summary.json").is_file()
     assert done.stderr.splitlines()[-1].endswith("Run: pip install 'descend[report]', then: descend report run")
@@ -315,13 +315,13 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]), main(["com
     [
         (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
         (["demo"], "PIL"),
-        (["demo"], "plotly"),
+        (["demo"], "matplotlib"),
         (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),
         (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
         (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
         (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
         (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "plotly"),
-        (["report", "RUN"], "plotly"),
+        (["report", "RUN"], "matplotlib"),
         (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
