@@ -1,6 +1,7 @@
 """`descend tasks` and its model type on small runs, with local YAML files and no network, against lm-eval's hf."""
 
 import json
+import math
 import random
 import re
 import shutil
@@ -21,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from descend.cli import main
 from descend.errors import InputError
-from descend.harness import loading
+from descend.harness import evaluating, loading
 from descend.harness.model import DescendLM, without_end
 from descend.results import TaskResults, read_json
 from descend.tasks.text import encode_prompt
@@ -131,24 +132,18 @@ def test_without_noise_and_at_full_depth_it_is_hf(run, plain, batch_size):
 
 
 @pytest.mark.parametrize("layer", [2, None])
-def test_results_are_bit_equal_over_batch_size_and_order(run, layer):
+def test_results_are_bit_equal_over_batch_size_and_order_and_padding_changes_them_by_rounding(run, layer):
     alone = DescendLM(str(run), noise=1, layer=layer)
     together = DescendLM(str(run), noise=1, layer=layer, batch_size=7)
     order = random.Random(3).sample(range(len(pairs())), len(pairs()))
-    results = read(alone)
+    results = likely, rolling, answers = read(alone)
     assert results == read(together) == read(together, order)
+    together.batch_size_per_gpu = 7  # as on a GPU, where texts do run together: the draws are the same
+    padded = read(together)
+    assert [value for value, _ in padded[0]] == pytest.approx([value for value, _ in likely], abs=1e-4)
+    assert padded[1] == pytest.approx(rolling, abs=1e-4) and padded[2] == answers
     alone.noise = 0
-    assert all(clean[0] != noisy[0] for clean, noisy in zip(read(alone)[0], results[0], strict=True))
-
-
-def test_padded_batches_agree_up_to_rounding(run):
-    """As on a GPU, where texts do run together: the draws are the same, so the results differ by rounding."""
-    lm = DescendLM(str(run), noise=1)
-    results = read(lm)
-    lm.batch_size_per_gpu = 7
-    padded = read(lm)
-    assert [value for value, _ in padded[0]] == pytest.approx([value for value, _ in results[0]], abs=1e-4)
-    assert padded[1] == pytest.approx(results[1], abs=1e-4) and padded[2] == results[2]
+    assert all(clean[0] != noisy[0] for clean, noisy in zip(read(alone)[0], likely, strict=True))
 
 
 def test_a_prompt_is_encoded_as_in_training(run):
@@ -168,14 +163,13 @@ def test_lm_eval_finds_the_model_type_by_its_entry_point_and_by_import(run):
         f"pretrained={run},noise=1.5,layer=2", {"batch_size": 4, "device": "cuda"}
     )
     assert lm.noise == 1.5 and len(lm.model.model.layers) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"), [({"layer": 0}, "from 1 to 3"), ({"layer": 4}, "from 1 to 3"), ({"noise": -1}, "at least 0")]
-)
-def test_a_model_type_out_of_range_is_refused(run, settings, words):
-    with pytest.raises(InputError, match=words):
-        DescendLM(str(run), **settings)
+    for settings, words in (
+        ({"layer": 0}, "from 1 to 3"),
+        ({"layer": 4}, "from 1 to 3"),
+        ({"noise": -1}, "at least 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            DescendLM(str(run), **settings)
 
 
 # --- the command
@@ -237,11 +231,14 @@ def test_the_same_command_gives_the_same_file_and_overwrites_none(run, tasks, tm
     assert "b.json exists" in capsys.readouterr().err
 
 
-def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, capsys, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("a model is loaded")
+def test_a_metric_that_overflows_is_refused(run, tasks, monkeypatch):
+    monkeypatch.setattr(evaluating, "evaluate", lambda *args, **kwargs: math.exp(1000))
+    with pytest.raises(InputError, match="roll at γ = 2: math range error"):
+        evaluating.score(DescendLM(str(run), noise=2), loading.load_tasks([tasks["roll"]]))
 
-    monkeypatch.setattr("descend.harness.evaluating.DescendLM", refuse)
+
+def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(evaluating, "DescendLM", None)  # no model can be loaded
     # A folder with a few tasks, in place of lm-eval's with thousands.
     known = {"include_path": str(Path(tasks["choose"]).parent), "include_defaults": False}
     monkeypatch.setattr(loading, "TaskManager", lambda **kwargs: TaskManager(**known))
@@ -356,15 +353,6 @@ def test_an_answer_longer_than_the_context_is_one_line(run, tasks, tmp_path, cap
     long.write_text(Path(tasks["write"]).read_text().replace("max_gen_toks: 6", "max_gen_toks: 600"))
     assert main(["tasks", str(run), "--tasks", str(long), "--out", str(tmp_path / "out.json")]) == 2
     assert "600" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_metric_that_overflows_is_one_line(run, tasks, tmp_path, capsys, monkeypatch):
-    def overflow(*args, **kwargs):
-        raise OverflowError("math range error")
-
-    monkeypatch.setattr("descend.harness.evaluating.evaluate", overflow)
-    assert main(["tasks", str(run), "--tasks", tasks["roll"], "--out", str(tmp_path / "out.json")]) == 2
-    assert re.search(r"roll at γ = .*range", capsys.readouterr().err.splitlines()[-1])
 
 
 def test_two_tasks_of_one_name_are_refused(run, tasks, tmp_path, capsys):

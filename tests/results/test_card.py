@@ -1,7 +1,6 @@
 """Model cards: what they say, when they are written, and that a user's own is never overwritten."""
 
 import json
-import logging
 import shlex
 import shutil
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.noise import GaussianNoise
 from descend.results import RunConfig, Summary, read_config, verdict_sentence
-from descend.results.card import CARD_FILE, Card, edited_card, write_card
+from descend.results.card import CARD_FILE, card, edited_card, write_card
 from descend.run import stored
 from descend.run.describing import train_command
 from tests.support.networks import QUIET, network
@@ -41,61 +40,65 @@ SUMMARY = {
 }
 
 
-def card(**settings):
-    known = {"name": "m", "about": ["About it."], "architecture": "BertForSequenceClassification"}
-    return Card(**known | settings)
+def text_of(architecture="BertForSequenceClassification", **more):
+    return card(type(architecture, (), {"config_class": None})(), "m", ["About it."], **more)
+
+
+def measured(**changes):
+    return Summary.model_validate(SUMMARY | changes)
 
 
 def test_a_card_before_the_evaluation(tmp_path):
-    text = card(verdict="Feasible.", command="descend train x", base_model="a/b", metadata={"license": "mit"}).text()
-    write_card(tmp_path, text)
+    known = {"verdict": "Feasible.", "command": "descend train x", "base_model": "a/b", "metadata": {"license": "mit"}}
+    write_card(tmp_path, text_of(**known))
     loaded = ModelCard.load(tmp_path / CARD_FILE)
     data = loaded.data.to_dict()
-    assert data["library_name"] == "transformers" and data["base_model"] == "a/b" and data["license"] == "mit"
-    assert data["pipeline_tag"] == "text-classification" and data["tags"] == ["descend"]
-    assert "model-index" not in data
-    for architecture, task in (("LlamaForCausalLM", "text-generation"), ("UT", None)):
-        assert ModelCard(card(architecture=architecture).text()).data.get("pipeline_tag") == task
+    assert (data["library_name"], data["base_model"], data["license"]) == ("transformers", "a/b", "mit")
+    assert data["pipeline_tag"] == "text-classification" and data["tags"] == ["descend"] and "model-index" not in data
     for part in ("# m", "About it.", "Feasible.", "```\ndescend train x\n```"):
         assert part in loaded.text
+    for architecture, task in (("LlamaForCausalLM", "text-generation"), ("UT", None)):
+        assert ModelCard(text_of(architecture)).data.get("pipeline_tag") == task
 
 
-def test_the_tables_and_results_of_an_evaluation():
-    text = card(summary=Summary.model_validate(SUMMARY)).text()
-    data = ModelCard(text).data
-    (result,) = data.eval_results  # the metric at γ = 1 is not a number
+OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_intervals": [[None, None]] * 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "parts", "absent"),
+    [
+        (
+            {},
+            {},
+            [SUMMARY["verdict"], "Layer 1 by 3%.", "| 2 | 2 | 0.2 | 0.1 … 0.3 |", "| 1 | 0.7 | 0.6 |"],
+            "input itself",
+        ),
+        ({}, {}, ["| 2 | 0.9 | nan |", "| 0 | 0.9 | 1 |", "| 0 | 2 | 2 | 2 | 0.7 |"], "license"),
+        (
+            {"input_metrics": {"0": 0.95, "1.0": 0.3}},
+            {},
+            ["| the input itself | 0.95 | 0.3 |\n| 0 | 0.5 | 0.4 |"],
+            "base_model",
+        ),
+        (OPEN, {}, ["Open: 3.\n", "| layer | loss | violation |\n", "| 2 | 2 | 0.2 |\n"], "interval"),
+        ({}, {"layer": 1}, ["ends with layer 1 of 2", "| 1 | 0.6 | 3 |"], "full depth."),
+    ],
+)
+def test_the_tables_of_an_evaluation(changes, more, parts, absent):
+    text = text_of(summary=measured(**changes), **more)
+    assert all(part in text for part in parts) and absent not in text
+    cells = [line.count("|") for line in text.splitlines() if line.startswith("|")]
+    assert set(cells) <= {4, 5, 6}  # no name has broken a table
+
+
+def test_the_results_of_an_evaluation_as_the_hub_reads_them():
+    (result,) = ModelCard(text_of(summary=measured())).data.eval_results  # the metric at γ = 1 is not a number
     assert (result.metric_value, result.dataset_name, result.dataset_type) == (0.9, "a|b c", "a-b-c")
     assert result.metric_args == {"noise": 0.0, "shift": "gaussian", "samples": 100} and result.dataset_split == "test"
-    assert data.get("license") is None and data.get("base_model") is None
-    assert SUMMARY["verdict"] in text and "Layer 1 by 3%." in text
-    for row in (
-        "| 2 | 2 | 0.2 | 0.1 … 0.3 |",
-        "| 1 | 0.7 | 0.6 |",
-        "| 2 | 0.9 | nan |",
-        "| 0 | 0.9 | 1 |",
-        "| 0 | 2 | 2 | 2 | 0.7 |",
-    ):
-        assert row in text
-    assert "the input itself" not in text
-    beside = card(summary=Summary.model_validate(SUMMARY | {"input_metrics": {"0": 0.95, "1.0": 0.3}})).text()
-    assert "| the input itself | 0.95 | 0.3 |\n| 0 | 0.5 | 0.4 |" in beside
-    diverged = SUMMARY | {"layer_metrics": {"0": [0.5, 0.7, None], "1.0": [None] * 3}}
-    assert not ModelCard(card(summary=Summary.model_validate(diverged)).text()).data.eval_results
-    cells = [line.count("|") for line in text.splitlines() if line.startswith("|")]
-    assert set(cells) == {4, 5, 6}  # no name has broken a table
-
-
-def test_an_open_verdict_has_no_intervals():
-    words = {"groups": 3, "verdict": "Open: 3 groups of samples.", "certificate": "", "certified": [None, None]}
-    text = card(summary=Summary.model_validate(SUMMARY | words | {"violation_intervals": [[None, None]] * 2})).text()
-    assert "Open: 3 groups of samples.\n" in text and "| layer | loss | violation |\n" in text
-    assert "| 2 | 2 | 0.2 |\n" in text and "interval" not in text
-
-
-def test_an_export_is_read_at_its_last_layer():
-    text = card(summary=Summary.model_validate(SUMMARY), layer=1).text()
-    values = {each.metric_args["noise"]: each.metric_value for each in ModelCard(text).data.eval_results}
-    assert values == {0.0: 0.7, 1.0: 0.6} and "ends with layer 1 of 2" in text and "| 1 | 0.6 | 3 |" in text
+    cut = ModelCard(text_of(summary=measured(), layer=1)).data.eval_results
+    assert {each.metric_args["noise"]: each.metric_value for each in cut} == {0.0: 0.7, 1.0: 0.6}
+    diverged = {"0": [0.5, 0.7, None], "1.0": [None] * 3}
+    assert not ModelCard(text_of(summary=measured(layer_metrics=diverged))).data.eval_results
 
 
 def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
@@ -103,17 +106,13 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
     for text in ("first\n", "second\n"):
         write_card(tmp_path, text)
         assert file.read_text().startswith(text) and edited_card(tmp_path) is None
-    edited = file.read_text().replace("second", "mine")
-    for theirs in (edited, edited + "more\n", "# Theirs\n"):
-        file.write_text(theirs)
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            write_card(tmp_path, "third\n")
-        assert file.read_text() == theirs and str(file) in caplog.text
-    for theirs in (b"# mine\r\ncaf\xe9\r\n", b""):  # in another encoding, with other line ends; empty
+    edited = file.read_bytes().replace(b"second", b"mine")
+    # Edited, longer, the user's own, in another encoding with other line ends, empty.
+    for theirs in (edited, edited + b"more\n", b"# Theirs\n", b"# mine\r\ncaf\xe9\r\n", b""):
         file.write_bytes(theirs)
+        caplog.clear()
         write_card(tmp_path, "third\n")
-        assert file.read_bytes() == theirs
+        assert file.read_bytes() == theirs and str(file) in caplog.text
     file.unlink()
     write_card(tmp_path, "third\n")
     assert file.read_text().startswith("third\n")

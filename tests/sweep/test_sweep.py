@@ -533,14 +533,14 @@ def test_a_page_shows_whatever_a_sweep_holds_as_text_and_far_off_trials_in_the_t
     for trial in (*part["trials"], part["best"]):
         trial["settings"] |= {"dual_optimizer": hostile, hostile: 0.5}
     part["best"]["command"], part["edges"] = hostile, [hostile]
-    part["trials"] += [{**part["trials"][0], "number": 5, "value": 1e6, "state": "finished"}]
+    part["trials"] += [{**part["trials"][0], "number": 3}, {**part["trials"][0], "number": 5, "value": 1e6}]
     part["trials"] += [{**part["trials"][0], "number": 6, "value": None, "state": "diverged"}]
     content["methods"] = {hostile: part} | content["methods"]
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     with Guarded(browser, write_sweep(tmp_path), ready=READY) as visit:
         assert visit.complaints == [] and visit.page.locator("[onerror], [onload], a, img").count() == 0
         assert visit.page.locator("body script").count() == 2 + visit.page.locator(".js-plotly-plot").count()
-        assert visit.page.evaluate(f"[...{DRAWN.format(0)}[0].x]") == [0, 1, 2]
+        assert visit.page.evaluate(f"[...{DRAWN.format(0)}[0].x]") == [0, 1, 2, 3]
         rows = visit.page.locator("table").nth(1).locator("tr").all_inner_texts()
-        assert [row.split()[:3] for row in rows[4:]] == [["5", "finished", "1e+06"], ["6", "diverged", "–"]]
+        assert [row.split()[:3] for row in rows[5:]] == [["5", "finished", "1e+06"], ["6", "diverged", "–"]]
         assert "can't be compared" in visit.page.inner_text("main")

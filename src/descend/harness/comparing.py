@@ -1,6 +1,6 @@
 """Intervals of a mean, and paired comparisons of two models on the same samples."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -8,8 +8,7 @@ from scipy import stats
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class Paired:
+class Paired(NamedTuple):
     """How sure one model's mean minus another's is, on the same samples; all None for a metric that is no mean.
 
     Attributes:
@@ -35,9 +34,7 @@ def interval(values: np.ndarray | None) -> tuple[float | None, float | None]:
     """
     if values is None:
         return None, None
-    if _binary(values):
-        return _wilson(values)
-    return _student(values)
+    return _wilson(values) if np.isin(values, (0, 1)).all() else _student(values)
 
 
 def paired(first: np.ndarray | None, second: np.ndarray | None) -> Paired:
@@ -53,20 +50,19 @@ def paired(first: np.ndarray | None, second: np.ndarray | None) -> Paired:
     """
     if first is None or second is None:
         return Paired()
-    if not (_binary(first) and _binary(second)):
+    if not np.isin([first, second], (0, 1)).all():
         return Paired(*_student(first - second))
-    wins, losses = int((first > second).sum()), int((first < second).sum())
-    p_value = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
-    n, p, q = len(first), float(first.mean()), float(second.mean())
-    (p_low, p_high), (q_low, q_high) = _wilson(first), _wilson(second)
+    wins, losses, n = int((first > second).sum()), int((first < second).sum()), len(first)
     both, neither = int((first * second).sum()), int(((1 - first) * (1 - second)).sum())
-    product = both * neither - wins * losses
     # The correlation φ of the pairs, with a continuity correction where it is positive.
-    covariance = max(product - n / 2, 0) if product > 0 else product
+    product = both * neither - wins * losses
     scale = float(np.sqrt(float(both + wins) * (losses + neither) * (both + losses) * (wins + neither)))
-    phi = covariance / scale if scale else 0.0
+    phi = min(product, max(product - n / 2, 0)) / scale if scale else 0.0
+    p, q = float(first.mean()), float(second.mean())
+    (p_low, p_high), (q_low, q_high) = _wilson(first), _wilson(second)
     below = (p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2
     above = (p_high - p) ** 2 - 2 * phi * (p_high - p) * (q - q_low) + (q - q_low) ** 2
+    p_value = float(stats.binomtest(wins, max(wins + losses, 1)).pvalue)
     return Paired(p - q - float(np.sqrt(below)), p - q + float(np.sqrt(above)), wins, losses, p_value)
 
 
@@ -77,11 +73,6 @@ def _wilson(values: np.ndarray) -> tuple[float, float]:
 
 def _student(values: np.ndarray) -> tuple[float, float]:
     """Student's interval of a mean; not finite for a single sample."""
-    error = np.inf
-    if len(values) > 1:
-        error = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values)
+    n = len(values)
+    error = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * stats.sem(values) if n > 1 else np.inf
     return float(values.mean() - error), float(values.mean() + error)
-
-
-def _binary(values: np.ndarray) -> bool:
-    return bool(np.isin(values, (0, 1)).all())

@@ -13,7 +13,7 @@ import numpy as np
 from lm_eval.api.task import Task
 from lm_eval.evaluator import evaluate
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refuse
 from descend.harness.comparing import interval, paired
 from descend.harness.loading import load_tasks
 from descend.harness.model import DescendLM
@@ -23,6 +23,8 @@ from descend.results.folder import new_file
 
 Key = tuple[str, str, str]
 """A task, a metric and a filter."""
+
+NUMBER = (Real, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,13 @@ def evaluate_tasks(
         InputError: If a run has no language model or no layer K, a task is not known or runs code that is not trusted,
             or ``out`` exists.
     """
-    if batch_size < 1 or (limit is not None and limit < 1):
-        raise InputError(f"limit and batch_size must be at least 1; got {limit} and {batch_size}.")
-    if not 0 <= seed < 2**32:
-        raise InputError(f"seed must be from 0 to 2^32 - 1; got {seed}.")
+    refuse(
+        (
+            batch_size < 1 or (limit is not None and limit < 1),
+            f"--limit and --batch-size must be at least 1; got {limit} and {batch_size}.",
+        ),
+        (not 0 <= seed < 2**32, f"seed must be from 0 to 2^32 - 1; got {seed}."),
+    )
     for folder in folders:
         check_language_run(folder, checkpoint, layer)
     # On a terminal lm-eval shows its own bars.
@@ -88,26 +93,17 @@ def evaluate_tasks(
         runs, scores = [], []
         for folder in folders:
             lm = DescendLM(str(folder), layer=layer, checkpoint=checkpoint, seed=seed, batch_size=batch_size)
-            by_level = []
+            scores.append([])
             for level in noise:
                 lm.noise = level
-                by_level.append(score(lm, loaded, limit))
+                scores[-1].append(score(lm, loaded, limit))
                 shown.update()
-            trained, sigma = lm.subject.provenance, lm.subject.sigma
-            assert sigma is not None  # a run knows its own
-            runs.append(
-                TaskRun(
-                    run=str(folder),
-                    model=trained.model,
-                    method=trained.method,
-                    seed=trained.seed,
-                    depth=lm.depth,
-                    sigma=sigma,
-                )
-            )
-            scores.append(by_level)
+            trained, depth, sigma = lm.subject.provenance, lm.depth, lm.sigma
+            names = {"run": str(folder), "model": trained.model, "method": trained.method, "seed": trained.seed}
+            runs.append(TaskRun(**names, depth=depth, sigma=sigma))
             del lm
             gc.collect()  # before the next model is loaded
+        keys, first = scores[0][0], scores[0]
         results = TaskResults(
             lm_eval=version("lm_eval"),
             noise=list(noise),
@@ -116,11 +112,9 @@ def evaluate_tasks(
             seed=seed,
             limit=limit,
             runs=runs,
-            curves=[_curve(place, key, levels) for place, levels in enumerate(scores) for key in levels[0]],
+            curves=[_curve(run, key, levels) for run, levels in enumerate(scores) for key in keys],
             comparisons=[
-                _comparison(place, key, scores[place], scores[0])
-                for place in range(1, len(runs))
-                for key in scores[0][0]
+                _comparison(run, key, levels, first) for run, levels in enumerate(scores) for key in keys if run
             ],
         )
         results.write(out)
@@ -149,32 +143,26 @@ def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) ->
     for task, values in results["results"].items():
         for name, value in values.items():
             metric, _, chosen = name.partition(",")
-            if not chosen or metric.endswith("_stderr") or not _is_number(value):
-                continue
-            rows = [each[metric] for each in results["samples"][task] if each["filter"] == chosen and metric in each]
-            samples = np.array(rows, float) if all(map(_is_number, rows)) else None
-            if samples is not None and not np.isclose(samples.mean(), value):
-                samples = None
-            better = bool(results["higher_is_better"][task].get(metric, True))
-            scores[task, metric, chosen] = Score(float(value), better, len(rows), samples)
+            if chosen and isinstance(value, NUMBER) and not metric.endswith("_stderr"):
+                rows = [
+                    each[metric] for each in results["samples"][task] if each["filter"] == chosen and metric in each
+                ]
+                samples = np.array(rows, float) if all(isinstance(row, NUMBER) for row in rows) else None
+                better = bool(results["higher_is_better"][task].get(metric, True))
+                is_mean = samples is not None and np.isclose(samples.mean(), value)
+                scores[task, metric, chosen] = Score(float(value), better, len(rows), samples if is_mean else None)
     return scores
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | np.bool_)
 
 
 def _curve(run: int, key: Key, levels: Sequence[Mapping[Key, Score]]) -> TaskCurve:
     scores = [level[key] for level in levels]
-    ends = [interval(each.samples) for each in scores]
     return TaskCurve(
-        run=run,
-        **_named(key),
+        **_named(run, key),
         higher_is_better=scores[0].higher_is_better,
         samples=scores[0].count,
         values=[each.value for each in scores],
-        low=[low for low, _ in ends],
-        high=[high for _, high in ends],
+        low=[interval(each.samples)[0] for each in scores],
+        high=[interval(each.samples)[1] for each in scores],
     )
 
 
@@ -184,8 +172,7 @@ def _comparison(
     pairs = [(mine[key], other[key]) for mine, other in zip(levels, first, strict=True)]
     compared = [paired(mine.samples, other.samples) for mine, other in pairs]
     return TaskComparison(
-        run=run,
-        **_named(key),
+        **_named(run, key),
         differences=[mine.value - other.value for mine, other in pairs],
         low=[each.low for each in compared],
         high=[each.high for each in compared],
@@ -195,5 +182,5 @@ def _comparison(
     )
 
 
-def _named(key: Key) -> dict[str, Any]:
-    return dict(zip(("task", "metric", "filter"), key, strict=True))
+def _named(run: int, key: Key) -> dict[str, Any]:
+    return dict(zip(("task", "metric", "filter"), key, strict=True), run=run)

@@ -3,6 +3,7 @@
 import difflib
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import lm_eval.api.metrics  # noqa: F401  (registers the metrics)
@@ -14,7 +15,7 @@ from lm_eval.api.registry import metric_registry
 from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refuse
 from descend.reading import read_text
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
@@ -42,12 +43,15 @@ def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, T
     """
     files = [name for name in names if name.endswith((".yaml", ".yml"))]
     for name in files:
-        if not Path(name).expanduser().is_file():
-            raise InputError(f"expected the YAML file of a task; there is no {name}.")
-        if not trust_code and (code := next(_code(Path(name).expanduser().resolve(), set()), None)):
-            raise InputError(
-                f"the task {name} runs code: {code}. Read that code, and give --trust-code if you trust it."
-            )
+        path = Path(name).expanduser()
+        code = [] if trust_code or not path.is_file() else list(_code(path.resolve(), set()))
+        refuse(
+            (not path.is_file(), f"expected the YAML file of a task; there is no {name}."),
+            (
+                bool(code),
+                f"the task {name} runs code: {'; '.join(code)}. Read it, and give --trust-code if you trust it.",
+            ),
+        )
     _sandbox_templates()
     # Thousands of files are read to know lm-eval's own tasks.
     manager = TaskManager(include_defaults=len(files) < len(names))
@@ -57,81 +61,83 @@ def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, T
     tasks: dict[str, Task] = {}
     for name in names:
         for each in [name] if name in files else _matching(name, manager):
-            try:
+            with _refusing(f"the task {each} can't be loaded"):
                 loaded = manager.load([each])["tasks"]
-            except Exception as error:  # of YAML, of the data's reader, or of a task's own code
-                raise InputError(
-                    f"the task {each} can't be loaded: {type(error).__name__}: {reason(error)}."
-                ) from error
-            if both := ", ".join(loaded.keys() & tasks.keys()):
-                raise InputError(f"tasks must differ in their names; got {both} twice. Change `task` in one YAML file.")
+            both = ", ".join(loaded.keys() & tasks.keys())
+            refuse((bool(both), f"tasks must differ in their names; got {both} twice. Change `task` in one YAML file."))
             tasks |= loaded
     for name, task in tasks.items():
         _check(name, task)
     return tasks
 
 
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Refuse a task at whatever its YAML, its template, its data or its own code raises."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"{what}: {type(error).__name__}: {reason(error)}.") from error
+
+
 def _code(file: Path, seen: set[Path]) -> Iterator[str]:
     """What a task's YAML file, and the files that it includes, would run: each in words."""
-    if file in seen:
-        return
     seen.add(file)
     try:
-        root = yaml.compose(read_text(file), Loader=yaml.SafeLoader)
+        nodes, visited = [yaml.compose(read_text(file), Loader=yaml.SafeLoader)], {id(None)}
     except yaml.YAMLError as error:
         raise InputError(f"{file} is not YAML: {reason(error)}.") from None
-    nodes, visited = [root] if root else [], set[int]()
     while nodes:
         node = nodes.pop()
         if id(node) in visited:  # of an alias, which may be inside what it stands for
             continue
         visited.add(id(node))
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        nodes += node.value if isinstance(node, yaml.SequenceNode) else [each for pair in pairs for each in pair]
         if node.tag not in PLAIN:
-            yield f"{file} has {node.tag} {node.value if isinstance(node.value, str) else ''}".strip()
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                nodes += (key, value)
-                if key.value == "include":
-                    for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                        included = (file.parent / str(each.value)).resolve()
-                        if included.is_file():
-                            yield from _code(included, seen)
-                # lm-eval asks the package evaluate for a metric that it does not know, and that runs a script.
-                elif key.value == "metric" and isinstance(value.value, str) and value.value not in metric_registry:
-                    yield f"{file} has the metric {value.value}, which is none of lm-eval's own"
-                elif key.value == "hf_evaluate" and str(value.value).lower() not in ("false", "no", "off"):
-                    yield f"{file} has a metric of the package evaluate"
+            yield f"{file} has {node.tag} {node.value if isinstance(node, yaml.ScalarNode) else ''}".strip()
+        for key, value in pairs:
+            if key.value == "include":
+                names = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                for included in {(file.parent / str(name.value)).resolve() for name in names} - seen:
+                    if included.is_file():
+                        yield from _code(included, seen)
+            # lm-eval asks the package evaluate for a metric that it does not know, and that runs a script.
+            elif key.value == "metric" and isinstance(value, yaml.ScalarNode) and value.value not in metric_registry:
+                yield f"{file} has the metric {value.value}, which is none of lm-eval's own"
+            elif key.value == "hf_evaluate" and str(value.value).lower() not in ("false", "no", "off"):
+                yield f"{file} has a metric of the package evaluate"
 
 
 def _sandbox_templates() -> None:
     """Let Jinja's sandbox render lm-eval's templates: a template could reach any function of Python otherwise."""
     given = utils.env
-    if not isinstance(given, SandboxedEnvironment):
-        undefined, newline = given.undefined, given.keep_trailing_newline
-        utils.env = SandboxedEnvironment(loader=given.loader, undefined=undefined, keep_trailing_newline=newline)
-        utils.env.filters.update(given.filters)
+    settings = {name: getattr(given, name) for name in ("loader", "undefined", "keep_trailing_newline")}
+    utils.env = SandboxedEnvironment(**settings)
+    utils.env.filters.update(given.filters)
 
 
 def _matching(name: str, manager: TaskManager) -> list[str]:
     matching = manager.match_tasks([name])
-    if not matching:
-        near = difflib.get_close_matches(name, manager.all_tasks, n=3, cutoff=0.5)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        raise InputError(f"lm-eval knows no task {name!r}; give a task's name or the path of its YAML file.{hint}")
+    near = ", ".join(difflib.get_close_matches(name, manager.all_tasks, n=3, cutoff=0.5))
+    hint = f" Did you mean {near}?" if near else ""
+    refuse((not matching, f"lm-eval knows no task {name!r}; give a task's name or the path of its YAML file.{hint}"))
     return matching
 
 
 def _check(name: str, task: Task) -> None:
-    if task.OUTPUT_TYPE not in OUTPUTS or getattr(task, "MULTIMODAL", False):
-        raise InputError(f"the task {name} asks for {task.OUTPUT_TYPE}; expected one of {', '.join(OUTPUTS)} on text.")
-    if getattr(task, "UNSAFE_CODE", False):
-        raise InputError(f"the task {name} runs code that a model writes, which descend does not do.")
+    refuse(
+        (
+            task.OUTPUT_TYPE not in OUTPUTS or getattr(task, "MULTIMODAL", False),
+            f"the task {name} asks for {task.OUTPUT_TYPE}; expected one of {', '.join(OUTPUTS)} on text.",
+        ),
+        (
+            getattr(task, "UNSAFE_CODE", False),
+            f"the task {name} runs code that a model writes, which descend does not do.",
+        ),
+    )
     if task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=0)
     task.set_fewshot_seed(seed=OTHER_SEED)
-    try:
+    with _refusing(f"the task {name} can't be asked"):
         task.build_all_requests(limit=1, rank=0, world_size=1)
-    except Exception as error:  # of a template, or of data that it does not fit
-        raise InputError(f"the task {name} can't be asked: {type(error).__name__}: {reason(error)}.") from error

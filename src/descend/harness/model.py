@@ -1,6 +1,5 @@
 """A run's language model as a model type of lm-eval, with noise on its word embedding and an exit layer."""
 
-import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -60,30 +59,22 @@ class DescendLM(HFLM):
         **settings: Any,
     ):
         check_language_run(Path(pretrained), checkpoint, layer)
-        subject = of_run(Path(pretrained), checkpoint)
-        model, tokenizer = subject.restored.model, subject.restored.tokenizer
-        assert isinstance(model, LayeredCausalLM) and tokenizer is not None
-        depth = model.depth
+        self.subject = of_run(Path(pretrained), checkpoint)
+        model, tokenizer, self.sigma = self.subject.restored.model, self.subject.restored.tokenizer, self.subject.sigma
+        assert isinstance(model, LayeredCausalLM) and tokenizer is not None and self.sigma is not None
+        self._layered, self.depth = model, model.depth
         if layer is not None:
             keep_first(model, layer)
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
-            device = str(subject.args.device)  # lm-eval's command asks for CUDA unless told otherwise
+            device = str(self.subject.args.device)  # lm-eval's command asks for CUDA unless told otherwise
         model.to(device)
-        super().__init__(
-            pretrained=model.saved,
-            tokenizer=without_end(tokenizer),
-            batch_size=batch_size,
-            **settings,
-        )
+        super().__init__(pretrained=model.saved, tokenizer=without_end(tokenizer), batch_size=batch_size, **settings)
         if self.device.type == "cpu":
             self.batch_size_per_gpu = 1
         hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
         for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
             setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
-        self.subject, self.depth = subject, depth
-        self._layered = model
-        self._noise = subject.recipe.corruption(subject.sigma, seed)
-        self._draws = PrefixDraws()
+        self._noise, self._draws = self.subject.recipe.corruption(self.sigma, seed), PrefixDraws()
         self.noise = noise
 
     @property
@@ -93,8 +84,6 @@ class DescendLM(HFLM):
 
     @noise.setter
     def noise(self, level: float) -> None:
-        if not 0 <= level < math.inf:
-            raise InputError(f"noise must be a level γ of at least 0, in std of the clean embedding; got {level}.")
         self._noise = self._noise.at(level)
 
     def _loglikelihood_tokens(

@@ -5,15 +5,14 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-from descend.results import WITHIN, Summary, Trained
+from descend.errors import InputError
+from descend.results import WITHIN, Summary, Trained, read_config, read_summary, read_trained
 from descend.results.folder import put
-
-if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
+from descend.settings import SMALL
 
 CARD_FILE = "README.md"
 
@@ -31,180 +30,112 @@ _MARKED = re.compile(r"<!-- Written by descend, checksum (\w+)\..*-->\n\Z")
 
 logger = logging.getLogger(__name__)
 
+# --- what a card says
 
-@dataclass(frozen=True)
-class Card:
-    """What a model card says.
 
-    Attributes:
-        name: The model's name, the title.
-        about: Paragraphs about the model and its training.
-        architecture: The class of the saved model, such as ``LlamaForCausalLM``.
-        verdict: The verdict in words, for a model without a summary.
-        summary: The model's evaluation; None before it.
-        layer: The layer that the model ends with, of those in the summary; None for the last one.
-        command: The command that trained the model; None if it was not trained by one.
-        base_model: The name on the Hub of the model that training started from; None for a new or a local one.
-        metadata: Further metadata of the card, such as ``license``.
-        noise_on: What the noise is added to.
+def card_of_run(
+    folder: Path,
+    network: Any,
+    command: str,
+    *,
+    checkpoint: str = "model",
+    verdict: str = "",
+    layers: int | None = None,
+    own: bool = False,
+    note: str = "",
+) -> str:
+    """The card of a run's model, with its summary if it has been evaluated.
+
+    Args:
+        folder: The run.
+        network: The model of Transformers that is saved, with or without adapters.
+        command: The command that trained it.
+        checkpoint: Which of the run's models: ``model`` or ``best_feasible``.
+        verdict: The verdict in words, for a run without a summary.
+        layers: K, for an export of the first K layers; None for the whole model.
+        own: Whether layers have exits of their own.
+        note: A paragraph on how to load the model.
     """
+    config, summary = read_config(folder), None
+    with suppress(InputError):  # not evaluated yet, or damaged
+        evaluated = read_summary(folder)
+        summary = evaluated if evaluated.checkpoint == checkpoint else None
+    settings: dict[str, Any] = config.settings
+    old = {"version": config.descend, "method": config.method, "seed": config.seed}
+    old |= {name: settings[name] for name in ("noise", "noise_is") if name in settings}
+    trained = read_trained(folder / checkpoint) or Trained(**old, temperature=config.temperature or 1.0)
+    start = str(settings.get("pretrained") or settings.get("model") or SMALL)
+    begin = "" if start == SMALL else f", starting from {hub_name(start) or Path(start).name}"
+    noise_on, read = "the input embedding", "The same head reads a prediction after every layer."
+    if own:
+        read = "Every layer has an exit of its own, which reads a prediction; Transformers alone loads the last one."
+    if config.recipe.startswith("video-"):
+        noise_on = "the pixels"
+        read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."
+    about = [
+        f"{config.model}, trained on {config.dataset}{begin}, {_how(trained, noise_on)}. {read}{_notes(trained)}",
+        note,
+    ]
+    if layers is not None:
+        about.append(
+            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the "
+            f"{'exit of the last of them' if own else 'head'} of the whole model. Its output is that of exit "
+            f"{layers} of the whole model."
+        )
+    elif summary is None:
+        about.append("`descend evaluate` on the run's folder adds the metric of every layer and noise level.")
+    return card(
+        network,
+        config.model if layers is None else f"{config.model}-first-{layers}",
+        about,
+        verdict=verdict,
+        summary=summary,
+        layer=layers,
+        command=command,
+        base_model=None if start == SMALL else hub_name(start),
+        noise_on=noise_on,
+    )
 
-    name: str
-    about: Sequence[str]
-    architecture: str
-    verdict: str = ""
-    summary: Summary | None = None
-    layer: int | None = None
-    command: str | None = None
-    base_model: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    noise_on: str = "the input embedding"
 
-    @classmethod
-    def of(cls, network: Any, name: str, about: Sequence[str], **more: Any) -> Self:
-        """The card of a model, with its architecture and the library that loads it.
+def card_of_trainer(network: Any, name: str, depth: int, trainer: str, trained: Trained, **more: Any) -> str:
+    """The card of a model that a script trained.
 
-        Args:
-            network: The model that is saved, with or without adapters.
-            name: Its name.
-            about: Paragraphs about it.
-            **more: Further fields of `Card`.
-        """
-        if type(network).__module__.startswith("descend."):
-            library = "descend"
-        elif hasattr(network, "peft_config"):
-            library = "peft"
-        else:
-            library = "transformers" if hasattr(network, "config_class") else "pytorch"
-        metadata = {"library_name": library} | more.pop("metadata", {})
-        return cls(name, about, type(without_adapters(network)).__name__, metadata=metadata, **more)
+    Args:
+        network: The model, with or without adapters.
+        name: Its name.
+        depth: L, the number of layers.
+        trainer: The class of its trainer.
+        trained: What it was trained with.
+        **more: Further arguments of `card`.
+    """
+    kind = type(without_adapters(network)).__name__
+    about = f"{kind} with {depth} layers, trained by `{trainer}` {_how(trained, 'the input embedding')}."
+    return card(network, name, [f"{about} The prediction can be read after every layer.{_notes(trained)}"], **more)
 
-    @property
-    def task(self) -> str | None:
-        """The Hub's name of the model's task; None if it has none for it, as for denoisers of video."""
-        return next((task for end, task in TASKS.items() if self.architecture.endswith(end)), None)
 
-    def text(self) -> str:
-        """The card in Markdown, with its metadata in YAML before it."""
-        from huggingface_hub import (
-            ModelCard,
-            ModelCardData,
-        )  # here, because it takes long and most readers need no card
+def card_of_export(network: Any, layers: int, depth: int, trained: Trained | None) -> str:
+    """The card of the first layers of a model without a run.
 
-        tags = self.metadata.get("tags") or []
-        known: dict[str, Any] = {"model_name": self.name, "library_name": "transformers"}
-        known |= {"base_model": self.base_model, "pipeline_tag": self.task}
-        if self.summary is not None:
-            known |= {"metrics": [self.summary.metric], "eval_results": self._results(self.summary)}
-        known |= {name: value for name, value in self.metadata.items() if value}
-        known["tags"] = list(dict.fromkeys(["descend", *([tags] if isinstance(tags, str) else tags)]))
-        data = ModelCardData(**{name: value for name, value in known.items() if value})
-        parts = [f"# {self.name}", *self.about, *self._measured()]
-        if self.command is not None:
-            parts += ["## How it was trained", f"```\n{self.command}\n```", "Local paths are shortened to their names."]
-        return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"))
+    Args:
+        network: The exported model.
+        layers: K.
+        depth: L, the number of the whole model's layers.
+        trained: What the whole model was trained with; None if not by Descend.
+    """
+    kind = type(network).__name__
+    about = (
+        f"The first {layers} of {depth} layers of a {kind}, with its embedding and the readout of layer {layers}. The "
+        f"output is that of exit {layers} of the whole model."
+    )
+    if trained is not None:
+        about += f" It was trained {_how(trained, 'the input embedding')}.{_notes(trained)}"
+    return card(network, f"{kind}-first-{layers}", [about])
 
-    def _results(self, summary: Summary) -> list["EvalResult"]:
-        """The metric at each noise level, as the Hub reads it."""
-        from huggingface_hub import EvalResult
 
-        return [
-            EvalResult(
-                task_type=self.task or "other",
-                dataset_type=re.sub(r"[^\w-]+", "-", summary.dataset.lower()).strip("-") or "data",
-                dataset_name=summary.dataset,
-                dataset_split=summary.split,
-                metric_type=summary.metric,
-                metric_name=f"{summary.metric} at noise {level:g}",
-                metric_value=float(f"{row[self._last]:.6g}"),
-                metric_args={"noise": level, "shift": summary.shift, "samples": summary.samples},
-            )
-            for level, row in summary.layer_metrics.items()
-            if math.isfinite(row[self._last])
-        ]
-
-    def _measured(self) -> list[str]:
-        summary = self.summary
-        if summary is None:
-            return ["## Verdict", self.verdict] if self.verdict else []
-        whole = "" if self.layer is None else f" This model ends with layer {self.layer} of {summary.depth}."
-        parts = ["## How many layers suffice", f"```\n{summary.answer}\n```"] if summary.answer else []
-        if summary.asked or not summary.answer:
-            parts += ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
-        if summary.asked and summary.violations and summary.violation_intervals:
-            columns = 3 if summary.few_groups else 4  # an open verdict has no intervals
-            parts.append(
-                _table(
-                    ["layer", "loss", "violation", "95 % interval"][:columns],
-                    [
-                        [layer, _short(loss), _short(violation), f"{_short(low)} … {_short(high)}"][:columns]
-                        for layer, (loss, violation, (low, high)) in enumerate(
-                            zip(
-                                summary.layer_losses[summary.train_noise][1:],
-                                summary.violations,
-                                summary.violation_intervals,
-                                strict=True,
-                            ),
-                            start=1,
-                        )
-                        if summary.asks(layer)
-                    ],
-                )
-            )
-            parts.append(
-                f"At the training noise γ = {summary.train_noise:g}. A constraint holds where its violation is at most "
-                f"0{'' if summary.few_groups else '; the intervals hold for all layers together'}."
-            )
-        if not summary.layer_metrics:
-            return parts
-        direction = "larger" if summary.higher_is_better else "smaller"
-        count = "" if summary.samples is None else f", {summary.samples:,} samples"
-        dataset = re.sub(r"[\s|]+", " ", summary.dataset)  # on one line
-        place = f"{dataset}, {summary.split} split{count}"
-        inputs = [summary.input_metrics.get(level, math.nan) for level in summary.layer_metrics]
-        parts += [
-            "## Quality of each layer",
-            f"{summary.metric} ({direction} is better) on {place}, read after each layer.{whole}",
-            _table(
-                ["layer", *(f"γ = {level:g}" for level in summary.layer_metrics)],
-                [
-                    *([["the input itself", *(_short(value) for value in inputs)]] if summary.input_metrics else []),
-                    *(
-                        [layer, *(_short(row[layer]) for row in summary.layer_metrics.values())]
-                        for layer in range(summary.depth + 1)
-                    ),
-                ],
-            ),
-            "The first layer from which on every layer is within so many percent of full depth (percentage points of "
-            "an accuracy), and the area under the metric over the share of depth:",
-            _table(
-                ["γ", *(f"within {percent} %" for percent in WITHIN), "area"],
-                [
-                    [
-                        f"{curve.noise:g}",
-                        *("–" if layer is None else layer for layer in map(curve.first_within.get, WITHIN)),
-                        _short(curve.area),
-                    ]
-                    for curve in summary.anytime
-                ],
-            ),
-            "## Noise",
-            f"{summary.metric} and loss at {'full depth' if self.layer is None else f'layer {self.layer}'} under "
-            f"{summary.shift} noise of level γ on {self.noise_on}, on {place}.",
-            _table(
-                ["γ", summary.metric, "loss"],
-                [
-                    [f"{level:g}", _short(row[self._last]), _short(summary.layer_losses[level][self._last])]
-                    for level, row in summary.layer_metrics.items()
-                    if level in summary.layer_losses
-                ],
-            ),
-        ]
-        return parts
-
-    @property
-    def _last(self) -> int:
-        return -1 if self.layer is None else self.layer
+def hub_name(source: str) -> str | None:
+    """A model's name on the Hub; None for a path on this machine."""
+    local = Path(source).expanduser().exists() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is None
+    return None if local else source
 
 
 def without_adapters(network: Any) -> Any:
@@ -212,23 +143,165 @@ def without_adapters(network: Any) -> Any:
     return network.get_base_model() if hasattr(network, "peft_config") else network
 
 
-def trained_note(trained: Trained) -> str:
+def _how(trained: Trained, noise_on: str) -> str:
+    """How a model was trained: its method, noise γ, of which γσ_x may be the variance, and seed."""
+    variance = ", where γσ_x is the variance," if trained.noise_is == "variance" else ""
+    noise = f", noise γ = {trained.noise:g}{variance} on {noise_on}" if trained.noise else ""
+    return f"with the method `{trained.method}`{noise} and seed {trained.seed}"
+
+
+def _notes(trained: Trained) -> str:
     """Sentences on the constraints of a model's training, Descend's version and a classifier's temperature."""
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trained.problem.items())
     bounds = f" Its constraints: {asked}." if trained.method == "constrained" and asked else ""
-    return f"{bounds} Trained with Descend {trained.version}.{temperature_note(trained.temperature)}"
+    version = f" Trained with Descend {trained.version}." if trained.version else ""
+    if trained.temperature == 1:
+        return bounds + version
+    divided = f"The head's last weights are divided by the temperature {trained.temperature:.4g}"
+    return f"{bounds}{version} {divided}, fitted to the evaluation data."
 
 
-def noise_note(level: float, noise_is: str) -> str:
-    """The training noise, in words: γ, and that γσ_x is a variance where it is one."""
-    return f"noise γ = {level:g}{', where γσ_x is the variance,' if noise_is == 'variance' and level else ''}"
+def card(
+    network: Any,
+    name: str,
+    about: Sequence[str],
+    *,
+    verdict: str = "",
+    summary: Summary | None = None,
+    layer: int | None = None,
+    command: str = "",
+    base_model: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    noise_on: str = "the input embedding",
+) -> str:
+    """A card in Markdown, with its metadata in YAML before it.
+
+    Args:
+        network: The model that is saved, with or without adapters.
+        name: Its name, the title.
+        about: Paragraphs about the model and its training.
+        verdict: The verdict in words, for a model without a summary.
+        summary: The model's evaluation; None before it.
+        layer: The layer that the model ends with, of those in the summary; None for the last one.
+        command: The command that trained the model.
+        base_model: The name on the Hub of the model that training started from; None for a new or a local one.
+        metadata: Further metadata of the card, such as ``license``.
+        noise_on: What the noise is added to.
+    """
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData  # here, because it takes long
+
+    given = metadata or {}
+    architecture = type(without_adapters(network)).__name__
+    task = next((task for end, task in TASKS.items() if architecture.endswith(end)), None)
+    library = (
+        "peft" if hasattr(network, "peft_config") else "transformers" if hasattr(network, "config_class") else "pytorch"
+    )
+    known: dict[str, Any] = {"model_name": name, "base_model": base_model, "pipeline_tag": task}
+    known["library_name"] = "descend" if type(network).__module__.startswith("descend.") else library
+    parts = ["## Verdict", verdict] if verdict else []
+    if summary is not None:
+        parts = _measured(summary, layer, noise_on)
+        last = -1 if layer is None else layer
+        known["metrics"] = [summary.metric]
+        known["eval_results"] = [
+            EvalResult(
+                task_type=task or "other",
+                dataset_type=re.sub(r"[^\w-]+", "-", summary.dataset.lower()).strip("-") or "data",
+                dataset_name=summary.dataset,
+                dataset_split=summary.split,
+                metric_type=summary.metric,
+                metric_name=f"{summary.metric} at noise {level:g}",
+                metric_value=float(f"{row[last]:.6g}"),
+                metric_args={"noise": level, "shift": summary.shift, "samples": summary.samples},
+            )
+            for level, row in summary.layer_metrics.items()
+            if math.isfinite(row[last])
+        ]
+    tags = given.get("tags") or []
+    known |= given | {"tags": list(dict.fromkeys(["descend", *([tags] if isinstance(tags, str) else tags)]))}
+    data = ModelCardData(**{key: value for key, value in known.items() if value})
+    if command:
+        parts += ["## How it was trained", f"```\n{command}\n```", "Local paths are shortened to their names."]
+    text = "\n\n".join([f"# {name}", *filter(None, about), *parts])
+    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}\n"))
 
 
-def temperature_note(temperature: float | None) -> str:
-    """A sentence on what a classifier's logits were divided by; empty if they were not."""
-    if temperature is None or temperature == 1:
-        return ""
-    return f" The head's last weights are divided by the temperature {temperature:.4g}, fitted to the evaluation data."
+def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
+    """The sections on an evaluation: the layers needed, the verdict, the quality of each layer, and noise."""
+    parts = ["## How many layers suffice", f"```\n{summary.answer}\n```"] if summary.answer else []
+    if summary.asked or not summary.answer:
+        parts += ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
+    if summary.asked and summary.violations and summary.violation_intervals:
+        columns = 3 if summary.few_groups else 4  # an open verdict has no intervals
+        losses = summary.layer_losses[summary.train_noise][1:]
+        each = zip(losses, summary.violations, summary.violation_intervals, strict=True)
+        rows = [
+            [place, _short(loss), _short(violation), f"{_short(low)} … {_short(high)}"][:columns]
+            for place, (loss, violation, (low, high)) in enumerate(each, start=1)
+            if summary.asks(place)
+        ]
+        parts += [
+            _table(["layer", "loss", "violation", "95 % interval"][:columns], rows),
+            f"At the training noise γ = {summary.train_noise:g}. A constraint holds where its violation is at most "
+            f"0{'' if summary.few_groups else '; the intervals hold for all layers together'}.",
+        ]
+    if not summary.layer_metrics:
+        return parts
+    levels, last = summary.layer_metrics, -1 if layer is None else layer
+    count = "" if summary.samples is None else f", {summary.samples:,} samples"
+    dataset = re.sub(r"[\s|]+", " ", summary.dataset)  # on one line
+    place = f"{dataset}, {summary.split} split{count}"
+    better = "larger" if summary.higher_is_better else "smaller"
+    whole = "" if layer is None else f" This model ends with layer {layer} of {summary.depth}."
+    inputs = [_short(summary.input_metrics.get(level, math.nan)) for level in levels]
+    return [
+        *parts,
+        "## Quality of each layer",
+        f"{summary.metric} ({better} is better) on {place}, read after each layer.{whole}",
+        _table(
+            ["layer", *(f"γ = {level:g}" for level in levels)],
+            [
+                *([["the input itself", *inputs]] if summary.input_metrics else []),
+                *([k, *(_short(row[k]) for row in levels.values())] for k in range(summary.depth + 1)),
+            ],
+        ),
+        "The first layer from which on every layer is within so many percent of full depth (percentage points of "
+        "an accuracy), and the area under the metric over the share of depth:",
+        _table(
+            ["γ", *(f"within {percent} %" for percent in WITHIN), "area"],
+            [
+                [
+                    f"{curve.noise:g}",
+                    *("–" if k is None else k for k in map(curve.first_within.get, WITHIN)),
+                    _short(curve.area),
+                ]
+                for curve in summary.anytime
+            ],
+        ),
+        "## Noise",
+        f"{summary.metric} and loss at {'full depth' if layer is None else f'layer {layer}'} under "
+        f"{summary.shift} noise of level γ on {noise_on}, on {place}.",
+        _table(
+            ["γ", summary.metric, "loss"],
+            [
+                [f"{level:g}", _short(row[last]), _short(summary.layer_losses[level][last])]
+                for level, row in levels.items()
+                if level in summary.layer_losses
+            ],
+        ),
+    ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in lines)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+# --- the file
 
 
 def edited_card(folder: Path) -> bytes | None:
@@ -243,7 +316,7 @@ def edited_card(folder: Path) -> bytes | None:
     content = path.read_bytes()
     text = content.decode("utf-8", errors="replace")
     mark = _MARKED.search(text)
-    return content if mark is None or mark[1] != _checksum(text[: mark.start()]) else None
+    return None if mark and mark[1] == _checksum(text[: mark.start()]) else content
 
 
 def has_mark(folder: Path) -> bool:
@@ -281,12 +354,3 @@ def put_card(folder: Path, text: str, edited: bytes | None) -> None:
 
 def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in lines)
-
-
-def _short(value: float) -> str:
-    return f"{value:.4g}"

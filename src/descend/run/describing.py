@@ -1,20 +1,17 @@
 """Describe a run: its settings as stored and compared, the command that trains it again, and its model card."""
 
-import re
 import shlex
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from descend.errors import InputError
 from descend.methods import settings_of_others
 from descend.models.linear_readout import LinearReadout
 from descend.models.own_exits import MARK
 from descend.recipes import GENERATED
 from descend.recipes.configuring import configure
-from descend.results import MODELS, RunConfig, read_config, read_summary, read_trained
-from descend.results.card import Card, noise_note, temperature_note, trained_note
+from descend.results import RunConfig, read_config
+from descend.results.card import card_of_run, hub_name
 from descend.settings import SMALL, options
 from descend.training.config import DescentArguments
 
@@ -87,76 +84,21 @@ def train_command(config: RunConfig) -> str:
 
 def _published(name: str, value: Any) -> Any:
     """A setting's value for others to read: of a local path its name."""
-    path = isinstance(value, str) and (Path(value).expanduser().is_absolute() or (name in _PATHS and _is_local(value)))
+    path = isinstance(value, str) and (
+        Path(value).expanduser().is_absolute() or (name in _PATHS and hub_name(value) is None)
+    )
     return Path(value).name if path else value
 
 
-def _is_local(value: str) -> bool:
-    """Whether a setting is a path on this machine, and not a name on the Hub or of a data set."""
-    return Path(value).expanduser().exists() or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", value) is None
-
-
-def run_card(
-    folder: Path,
-    network: Any,
-    *,
-    checkpoint: str = "model",
-    verdict: str = "",
-    layers: int | None = None,
-    own: bool = False,
-) -> Card:
-    """The card of a run's model, with its summary if it has been evaluated.
+def run_card(folder: Path, network: Any, *, own: bool = False, **more: Any) -> str:
+    """The card of a run's model, or of an export of it.
 
     Args:
         folder: The run.
         network: The model of Transformers that is saved, with or without adapters.
-        checkpoint: Which of the run's models: ``model`` or ``best_feasible``.
-        verdict: The verdict in words, for a run without a summary.
-        layers: K, for an export of the first K layers; None for the whole model.
-        own: Whether layer K had an own exit; a whole model says it itself.
+        own: Whether an export's last layer had an exit of its own; a whole model says it itself.
+        **more: Further arguments of `card_of_run`.
     """
-    config = read_config(folder)
-    summary = None
-    with suppress(InputError):  # not evaluated yet, or damaged
-        evaluated = read_summary(folder)
-        summary = evaluated if evaluated.checkpoint == checkpoint else None
-    trained, temperature = read_trained(folder / checkpoint), config.temperature if checkpoint == MODELS[0] else None
-    start = next((config.settings[name] for name in ("pretrained", "model") if config.settings.get(name)), SMALL)
-    base = None if start == SMALL or _is_local(str(start)) else str(start)
-    settings: dict[str, Any] = config.settings
-    noise = noise_note(settings.get("noise", 0), settings.get("noise_is", "std"))
-    begin = "" if start == SMALL else f", starting from {base or Path(str(start)).name}"
-    video = config.recipe.startswith("video-")
-    noise_on = "the pixels" if video else "the input embedding"
     own = own or getattr(getattr(network, "config", None), MARK, False)
-    read = "The same head reads a prediction after every layer."
-    if own:
-        read = "Every layer has an exit of its own, which reads a prediction; Transformers alone loads the last one."
-    if video:
-        read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."
-    about = [
-        f"{config.model}, trained on {config.dataset}{begin}, with the method `{config.method}`, {noise} "
-        f"on {noise_on} and seed {config.seed}. {read}"
-        + (trained_note(trained) if trained else temperature_note(temperature))
-    ]
-    if isinstance(network, LinearReadout):
-        about.append(LOADING)
-    if layers is not None:
-        about.append(
-            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the "
-            f"{'exit of the last of them' if own else 'head'} of the whole model. Its output is that of exit "
-            f"{layers} of the whole model."
-        )
-    elif summary is None:
-        about.append("`descend evaluate` on the run's folder adds the metric of every layer and noise level.")
-    return Card.of(
-        network,
-        name=config.model if layers is None else f"{config.model}-first-{layers}",
-        about=about,
-        verdict=verdict,
-        summary=summary,
-        layer=layers,
-        command=train_command(config),
-        base_model=base,
-        noise_on=noise_on,
-    )
+    note = LOADING if isinstance(network, LinearReadout) else ""
+    return card_of_run(folder, network, train_command(read_config(folder)), own=own, note=note, **more)

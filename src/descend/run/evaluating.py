@@ -207,7 +207,7 @@ def evaluate(
         keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}
         CertifiedExit(**keys).write(carrier)
     if task is None and place == folder:
-        write_card(folder / model, run_card(folder, network.saved, checkpoint=model).text())
+        write_card(folder / model, run_card(folder, network.saved, checkpoint=model))
     return summary
 
 

@@ -32,7 +32,7 @@ from descend.results import (
     read_summary,
     read_trained,
 )
-from descend.results.card import Card, trained_note, write_card
+from descend.results.card import card_of_export, write_card
 from descend.results.findings import STATES, first_within, tolerance_words
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
@@ -211,16 +211,11 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
     network = model if isinstance(model, LayeredModel) else resolve(model, None, None)[0]
     if not isinstance(network, LibraryModel | Denoiser):
         raise InputError("expected a model of Transformers; got one of your own. Cut its list of blocks: blocks[:K].")
-    depth, kind = network.depth, type(network.saved).__name__
+    depth = network.depth
     if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth:
         raise InputError(f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.")
     refuse_full(Path(out), "another folder")
-    about = (
-        f"The first {layers} of {depth} layers of a {kind}, with its embedding and the readout of layer {layers}. The "
-        f"output is that of exit {layers} of the whole model."
-    )
-    if (trained := Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))) is not None:
-        about += f" Method of training: `{trained.method}`.{trained_note(trained)}"
+    trained = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))
     _write(
         deepcopy(network).cpu(),
         layers,
@@ -228,7 +223,7 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         origin=trained.content() if trained else {},
         dtype=None if hasattr(network.saved, "peft_config") else network.saved.dtype,
         tokenizer=tokenizer,
-        card=lambda plain: Card(f"{type(plain).__name__}-first-{layers}", [about], type(plain).__name__),
+        card=lambda plain: card_of_export(plain, layers, depth, trained),
     )
 
 
@@ -240,7 +235,7 @@ def _write(
     origin: dict[str, Any],
     dtype: torch.dtype | None,
     tokenizer: Any,
-    card: Callable[[Any], Card],
+    card: Callable[[Any], str],
 ) -> Any:
     """Cut a model, write it with its card, and load it again to compare its output with that of exit K.
 
@@ -269,7 +264,7 @@ def _write(
     setattr(plain.config, TRAINED_KEY, {**origin, "exported_layers": layers, "of_layers": depth})
     plain.to(dtype or torch.float32)
     check_savable(plain, tokenizer)
-    text = card(plain).text()
+    text = card(plain)
     with atomic_folder(out.absolute(), alone=False) as part:
         plain.save_pretrained(part)
         if tokenizer is not None:

@@ -177,7 +177,7 @@ def _train(
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
             verdict = verdict_sentence(trainer.verdict, "the validation data") if trainer.verdict else ""
-            put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict).text(), edited)
+            put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict), edited)
     return trainer
 
 

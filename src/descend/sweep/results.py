@@ -29,7 +29,7 @@ RULE = (
 )
 
 FAR = 4
-"""A trial is left out of the charts if its value is this many times as far from the best as the median is."""
+"""A trial is left out of the charts if it is this many times as far from the best as three quarters of all are."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -163,7 +163,7 @@ def _drawn(method: str, search: MethodSearch, higher: bool) -> optuna.Study:
         for name, kind in search.searched.items()
     }
     values = sorted((trial.value for trial in search.trials if trial.value is not None), reverse=higher)
-    reach = FAR * abs(values[len(values) // 2] - values[0]) or math.inf if values else 0.0
+    reach = FAR * abs(values[3 * len(values) // 4] - values[0]) or math.inf if values else 0.0
     near = {
         trial.number: trial
         for trial in search.trials

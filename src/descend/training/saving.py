@@ -18,7 +18,7 @@ from descend.errors import InputError
 from descend.models.modules import save_module
 from descend.objective import Objective
 from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained, verdict_sentence
-from descend.results.card import Card, edited_card, noise_note, put_card, trained_note, without_adapters, write_card
+from descend.results.card import card_of_trainer, edited_card, hub_name, put_card, without_adapters, write_card
 from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign, remove
 from descend.results.records import Records
 from descend.training.checkpoints import any_checkpoints, newest_whole, step_of
@@ -146,7 +146,7 @@ class Saving(Trainer):
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
             remove(Path(folder) / CERTIFIED_FILE)  # it belongs to the weights before
-            put_card(Path(folder), self._card().text(), edited)
+            put_card(Path(folder), self._card(), edited)
 
     @property
     def trained(self) -> Trained:
@@ -190,9 +190,9 @@ class Saving(Trainer):
         known |= {"tags": given.get("tags"), "datasets": given.get("dataset_tags")}
         card = self._card(given.get("model_name"), given.get("finetuned_from"), **known)
         self.args.folder.mkdir(parents=True, exist_ok=True)
-        write_card(self.args.folder, card.text())
+        write_card(self.args.folder, card)
 
-    def _card(self, name: str | None = None, base_model: str | None = None, **metadata: Any) -> Card:
+    def _card(self, name: str | None = None, base_model: str | None = None, **metadata: Any) -> str:
         """The card of a model without a recipe: how it was trained, its verdict, and its evaluation if there was one.
 
         Args:
@@ -201,26 +201,17 @@ class Saving(Trainer):
                 says.
             **metadata: Further metadata of the card, such as ``license``.
         """
-        args, network, objective = self.args, self.users_model, self.objective
-        library = without_adapters(network)
-        source = getattr(getattr(library, "config", None), "_name_or_path", None) or None
-        if source is not None and Path(source).expanduser().exists():
-            source = None  # a folder is no name on the Hub
-        given = objective.noise
-        noise = "" if given is None else f", {noise_note(given.level, given.noise_is)} on the input embedding"
-        about = (
-            f"{type(library).__name__} with {objective.model.depth} layers, trained by `{type(self).__name__}` with "
-            f"the method `{args.method}`{noise} and seed {args.seed}. The prediction can be read after every layer."
-            + trained_note(self.trained)
-        )
+        source = getattr(getattr(without_adapters(self.users_model), "config", None), "_name_or_path", None)
         verdict = getattr(self, "verdict", None)
-        return Card.of(
-            network,
-            name or args.folder.absolute().name,
-            [about],
+        return card_of_trainer(
+            self.users_model,
+            name or self.args.folder.absolute().name,
+            self.objective.model.depth,
+            type(self).__name__,
+            self.trained,
             verdict="" if verdict is None else verdict_sentence(verdict, "the evaluation data"),
             summary=self.summary,
-            base_model=base_model or source,
+            base_model=base_model or (hub_name(source) if source else None),
             metadata=metadata,
         )
 
