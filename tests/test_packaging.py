@@ -292,7 +292,7 @@ from descend.cli import main
 words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
 print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 """
-    done = without(["matplotlib", "jinja2"], code, tmp_path)
+    done = without(["plotly", "matplotlib", "jinja2"], code, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["0 0"], done.stderr
     assert "open: " in done.stdout.lower() and (tmp_path / "run" / "summary.json").is_file()
     assert done.stderr.splitlines()[-1].endswith("Run: pip install 'descend[report]', then: descend report run")
