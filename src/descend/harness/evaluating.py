@@ -1,6 +1,7 @@
 """Evaluate runs on lm-eval's tasks over noise levels, and compare them pairwise."""
 
 import gc
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ def evaluate_tasks(
     shown = progress(len(folders) * len(noise), "evaluating", "noise level", quiet=sys.stderr.isatty())
     with new_file(out), shown:
         loaded = load_tasks(tasks, trust_code=trust_code)
-        runs, scores = [], []
+        runs: list[TaskRun] = []
+        scores: list[list[dict[Key, Score]]] = []
         for folder in folders:
             lm = DescendLM(str(folder), layer=layer, checkpoint=checkpoint, seed=seed, batch_size=batch_size)
             scores.append([])
@@ -98,9 +100,8 @@ def evaluate_tasks(
                 lm.noise = level
                 scores[-1].append(score(lm, loaded, limit))
                 shown.update()
-            trained, depth, sigma = lm.subject.provenance, lm.depth, lm.sigma
-            names = {"run": str(folder), "model": trained.model, "method": trained.method, "seed": trained.seed}
-            runs.append(TaskRun(**names, depth=depth, sigma=sigma))
+            names = lm.subject.provenance.model_dump(include={"model", "method", "seed"})
+            runs.append(TaskRun(run=str(folder), **names, depth=lm.depth, sigma=lm.subject.sigma or math.nan))
             del lm
             gc.collect()  # before the next model is loaded
         keys, first = scores[0][0], scores[0]
@@ -149,7 +150,7 @@ def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) ->
                 ]
                 samples = np.array(rows, float) if all(isinstance(row, NUMBER) for row in rows) else None
                 better = bool(results["higher_is_better"][task].get(metric, True))
-                is_mean = samples is not None and np.isclose(samples.mean(), value)
+                is_mean = samples is not None and np.isclose(samples.mean(), float(value))
                 scores[task, metric, chosen] = Score(float(value), better, len(rows), samples if is_mean else None)
     return scores
 

@@ -60,8 +60,8 @@ class DescendLM(HFLM):
     ):
         check_language_run(Path(pretrained), checkpoint, layer)
         self.subject = of_run(Path(pretrained), checkpoint)
-        model, tokenizer, self.sigma = self.subject.restored.model, self.subject.restored.tokenizer, self.subject.sigma
-        assert isinstance(model, LayeredCausalLM) and tokenizer is not None and self.sigma is not None
+        model, tokenizer = self.subject.restored.model, self.subject.restored.tokenizer
+        assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         self._layered, self.depth = model, model.depth
         if layer is not None:
             keep_first(model, layer)
@@ -74,7 +74,7 @@ class DescendLM(HFLM):
         hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
         for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
             setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
-        self._noise, self._draws = self.subject.recipe.corruption(self.sigma, seed), PrefixDraws()
+        self._noise, self._draws = self.subject.recipe.corruption(self.subject.sigma, seed), PrefixDraws()
         self.noise = noise
 
     @property

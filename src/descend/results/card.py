@@ -61,7 +61,7 @@ def card_of_run(
         evaluated = read_summary(folder)
         summary = evaluated if evaluated.checkpoint == checkpoint else None
     settings: dict[str, Any] = config.settings
-    old = {"version": config.descend, "method": config.method, "seed": config.seed}
+    old: dict[str, Any] = {"version": config.descend, "method": config.method, "seed": config.seed}
     old |= {name: settings[name] for name in ("noise", "noise_is") if name in settings}
     trained = read_trained(folder / checkpoint) or Trained(**old, temperature=config.temperature or 1.0)
     start = str(settings.get("pretrained") or settings.get("model") or SMALL)

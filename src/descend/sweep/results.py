@@ -156,7 +156,7 @@ def _drawn(method: str, search: MethodSearch, higher: bool) -> optuna.Study:
     """A study of the trials that are drawn: one that diverged or lies far off would squash the others."""
     study = optuna.create_study(study_name=method, direction="maximize" if higher else "minimize")
     # Rounded values may lie a little outside of their range.
-    kinds = {
+    kinds: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.CategoricalDistribution(kind.choices)
         if kind.choices
         else optuna.distributions.FloatDistribution(kind.low * 0.999, kind.high * 1.001, log=kind.log)

@@ -266,9 +266,11 @@ class _Worker:
             ),
         )
         if method not in known:
-            direction = "maximize" if self.file.higher_is_better else "minimize"
             study = optuna.create_study(
-                storage=self._storage, study_name=f"{PREFIX}{method}", direction=direction, load_if_exists=True
+                storage=self._storage,
+                study_name=f"{PREFIX}{method}",
+                direction="maximize" if self.file.higher_is_better else "minimize",
+                load_if_exists=True,
             )
             study.enqueue_trial(recipe_values(args, searched))
             study.set_user_attr(SETTINGS, settings)
