@@ -127,7 +127,8 @@ def settings_of(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], c
     for place, (setting, group) in zip(axes, groups, strict=True):
         draw(place, group)
         place.set_title(name_of(setting), fontsize=9)
-    axes[0].legend(fontsize=6)
+    if axes[0].get_legend_handles_labels()[0]:
+        axes[0].legend(fontsize=6)
     return figure
 
 

@@ -114,10 +114,11 @@ class Study:
         model, ranked = self.scale.models[trials[0].model], []
         for trial in trials:
             given = model.trials[trial.arm][int(trial.variant.removeprefix("trial-")) - 1]
-            summary = read_json(self.of(trial) / RUN / "summary.json")
-            if summary is not None:
-                better = summary["auc"] if summary["higher_is_better"] else -summary["mean"]
-                met = bool(summary["feasible"]) or summary["method"] != "constrained"
+            summary = read_json(self.of(trial) / RUN / "summary.json") or {}
+            value = summary.get("auc" if summary.get("higher_is_better") else "mean")
+            if value is not None:  # else it failed, or its metric is not finite
+                better = value if summary["higher_is_better"] else -value
+                met = bool(summary.get("feasible")) or summary["method"] != "constrained"
                 row = {"settings": given, "trial": trial.name, "feasible": met, "value": better}
                 ranked.append(((met, better), row))
         ranked.sort(key=lambda pair: pair[0], reverse=True)

@@ -233,8 +233,9 @@ def _measured(cell: Cell, run: Path, summary: Mapping[str, Any]) -> dict[str, An
     """What a row holds of an evaluated run."""
     groups, level = _blocks(read_json(run / "groups.json")), f"{cell.gamma:g}"
     losses, metrics = ({f"{float(key):g}": row for key, row in summary[name].items()} for name in _BY_LEVEL)
-    energy = {f"{float(key):g}": row for key, row in summary["energy"].items()}
-    measured = (summary["validation"] or {"layer_metrics": summary["layer_metrics"]})["layer_metrics"]
+    energy = {f"{float(key):g}": row for key, row in summary.get("energy", {}).items()}
+    # A trial is evaluated on validation data itself. Entries that are null are not in the file.
+    measured = summary.get("validation", summary)["layer_metrics"]
     validation = {f"{float(key):g}": row[-1] for key, row in measured.items()}
     answers = [
         {"noise": gamma, "prompt": row["instruction"], "text": row["output"]}
@@ -243,7 +244,7 @@ def _measured(cell: Cell, run: Path, summary: Mapping[str, Any]) -> dict[str, An
     ]
     ratios = summary["ratios"]
     return {
-        **{name: summary[name] for name in _SUMMARY},
+        **{name: summary.get(name) for name in _SUMMARY},
         "higher": summary["higher_is_better"],
         "losses": losses,
         "metrics": metrics[level],

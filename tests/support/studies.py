@@ -34,8 +34,9 @@ def finish(study, cell, factor=1.0, feasible=True):
         **{"train_noise": trained, "layer_losses": losses, "layer_metrics": metrics, "feasible": feasible},
         **{"violated": [], "limits": limits, "cap": 5.5 if asked else None, "bounds": limits[1:]},
         **{"multipliers": [0.1] * depth, "cap_multiplier": 0.1, "descending_share": 0.7, "sigma": 0.2},
-        **{"ratios": ratios, "energy": {}, "validation": {"layer_metrics": metrics}},
+        **{"ratios": ratios, "validation": None if cell.panel == SEARCH else {"layer_metrics": metrics}},
     }
+    summary = {name: value for name, value in summary.items() if value is not None}  # as the real file
     squared = scores if higher else scores**2
     write_json(run / "summary.json", summary)
     write_json(
