@@ -248,7 +248,7 @@ class _Worker:
         facts = {"recipe": self.name, "seeds": self.file.seeds, "levels": self.file.levels, "searched": kinds}
         settings = json.loads(json.dumps({**asdict(self.recipe), **run.stored(args), **facts}))
         for other, study in known.items():
-            free = set() if other == method else {"method", "searched"}
+            free = set() if other == method else {"method", "searched"} | settings_of_others()
             if differing := run.differences(study.user_attrs[SETTINGS], settings, free):
                 raise InputError(
                     f"the storage holds a sweep of other settings: {differing}. Give the same command to go on with "
