@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "results": set(),
     "report": {"jackknife", "results"},
     "harness": {"models", "noise", "progress", "results", "run", "seeds"},
-    "sweep": {"contract", "recipes", "results", "run", "seeds", "training"},
+    "sweep": {"recipes", "results", "run", "seeds", "training"},
 }
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}

@@ -87,7 +87,8 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
 def _estimate(group: Group, arm: Arm) -> tuple[np.ndarray, Jackknife | None]:
     """The means over seeds of layers 0 … L, and what their intervals follow from where that is known."""
     tables = _tables(group, arm.runs)
-    return np.array(mean_rows(arm.along(group.measure.entry, group.train_noise))), tables and Jackknife.of(tables)
+    values = np.array(mean_rows(arm.along(group.measure.entry, group.train_noise)))
+    return values, Jackknife.of(tables) if tables else None
 
 
 def _cell(values: np.ndarray, known: Jackknife | None, layer: int, sign: str = "") -> Cell:

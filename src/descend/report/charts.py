@@ -109,7 +109,8 @@ def chart(
         level: A value at which a dashed line lies.
         like: Further series whose values the vertical axis has room for, as those of a chart beside it.
     """
-    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": heading}), warnings.catch_warnings():
+    look: Any = _LOOK | {"svg.hashsalt": heading}
+    with matplotlib.rc_context(look), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that a name has and matplotlib's font has not: the browser has them
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         cell = figure.subplots()

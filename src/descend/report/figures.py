@@ -122,8 +122,8 @@ def samples(group: Group) -> list[Chart]:
         found.append(chart("Descent of single samples", words, axes, series, layers=True, level=1.0))
     settled = []
     for arm in group.arms:
-        layers = [run.summary.settled_layer for run in arm.runs]
-        if rows := [list(accumulate(each.shares)) for each in layers if each and each.shares]:
+        known = [run.summary.settled_layer for run in arm.runs]
+        if rows := [list(accumulate(each.shares)) for each in known if each and each.shares]:
             settled.append(_line(arm, range(len(rows[0])), list(zip(*rows, strict=False))))
     if settled:
         words = "From which layer on the answer does not change any more. What settles early can be left early."
