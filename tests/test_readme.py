@@ -104,7 +104,7 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
         if words[0] == "train":
             words += ["--max-steps", "4", "--depth", "2", "--hidden-size", "16"]
         assert main(words) == 0, capsys.readouterr().err
-    assert (tmp_path / "page" / "report.html").stat().st_size > 1_000_000
+    assert (tmp_path / "page" / "report.html").read_text().count("<svg") > 3
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
