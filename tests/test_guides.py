@@ -86,7 +86,7 @@ def run(data, tmp_path, monkeypatch, capsys):
 def test_own_data(run):
     run("own_data.md")
     for place in ("page", "runs/imdb", "runs/imdb/model"):
-        assert (Path(place) / "report.html").stat().st_size > 1_000_000
+        assert (Path(place) / "report.html").read_text().count("<svg") > 3
 
 
 def test_denoise(run):
