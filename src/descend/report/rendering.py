@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from descend.report.charts import GRID, INK, MUTED
@@ -19,10 +19,10 @@ PACKAGE = "descend.report"
 
 
 @cache
-def environment(package: str) -> Environment:
-    """A package's templates, and those of `PACKAGE`. Every value is escaped unless it is marked as HTML."""
+def environment() -> Environment:
+    """The templates of the pages. Every value is escaped unless it is marked as HTML."""
     made = Environment(
-        loader=ChoiceLoader([PackageLoader(each) for each in dict.fromkeys((package, PACKAGE))]),
+        loader=PackageLoader(PACKAGE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -33,22 +33,20 @@ def environment(package: str) -> Environment:
     return made
 
 
-def write_page_of(template: str, out: Path, name: str = PAGE_FILE, package: str = PACKAGE, **values: Any) -> Path:
+def write_page_of(template: str, out: Path, **values: Any) -> Path:
     """Render a page and write it in one piece, even if two commands write it at once or one is stopped.
 
     Args:
         template: A template that extends ``page.html``.
-        out: The file to write; a folder gets ``name``.
-        name: The page's name.
-        package: The package that holds the template in ``templates/``.
+        out: The file to write; a folder gets ``report.html``.
         values: The template's values.
 
     Returns:
         The file written.
     """
     css = Markup(_asset("page.css").replace("/* colours */", _colours()))
-    page = environment(package).get_template(template).render(css=css, js=Markup(_asset("page.js")), **values)
-    path = out / name if out.is_dir() else out
+    page = environment().get_template(template).render(css=css, js=Markup(_asset("page.js")), **values)
+    path = out / PAGE_FILE if out.is_dir() else out
     refuse_foreign([path], "another place")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{PART}-{os.getpid()}-{path.name}")

@@ -95,14 +95,6 @@ class RunView:
         alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if self.summary.asked else {}
         return {"recipe": self.summary.recipe, **alpha, **self.summary.settings}
 
-    @property
-    def train_value(self) -> float | None:
-        """The metric at the training noise, if it was measured there."""
-        summary = self.summary
-        if summary.train_value is not None:
-            return summary.train_value
-        return dict(zip(summary.noise, summary.values, strict=True)).get(summary.train_noise)
-
     @classmethod
     def read(cls, folder: Path) -> "RunView":
         """Read a run folder.
@@ -162,13 +154,6 @@ class Arm:
         """
         tables = [attrgetter(entry)(run.summary) for run in self.runs]
         return [table[level] for table in tables if level in table]
-
-    @property
-    def steps(self) -> dict[int, float]:
-        """The step α_l that training asked of each layer; empty without any, or if the seeds' differ."""
-        limits = self.summary.limits
-        same = self.summary.asked and all(run.summary.limits == limits for run in self.runs)
-        return {layer: 1 - limit for layer, limit in enumerate(limits) if same and limit is not None}
 
     def losses_to_reach(self, level: float) -> dict[int, float]:
         """What the layers had to reach at a noise level, the mean over seeds; empty for a run without constraints."""
