@@ -163,7 +163,7 @@ def test_without_dropout_micro_batches_are_one_batch_and_the_log_has_the_weights
     torch.testing.assert_close(parameters(runs[0]), parameters(runs[1]), rtol=1e-4, atol=1e-6)
     rows = [json.loads(line) for line in (tmp_path / "8" / "records.jsonl").read_text().splitlines()]
     last = {row["layer"]: row["value"] for row in rows if (row["metric"], row["step"]) == ("weight", 6)}
-    assert list(last.values()) == pytest.approx(runs[0].layer_skip.weights(6, 6))
+    assert list(last.values()) == pytest.approx(runs[0].method.weights(6, 6))
     assert {row["layer"] for row in rows if row["metric"] == "loss" and row["split"] == "train"} == {0, 1, 2, 3}
 
 

@@ -145,13 +145,6 @@ class DescentProblem:
         self._check(losses)
         return self._if_in_force(self.target.bounds(losses, losses))
 
-    def floor(self, losses: Tensor) -> Tensor:
-        """The last loss that all constraints of α together allow at most: f_first Π_l (1−α_l), a scalar."""
-        self._check(losses)
-        if not isinstance(self.target, StepTarget):
-            raise InputError("floor needs constraints with alpha; this problem has none.")
-        return losses[self.first] * self.target.rates.to(losses)[self.first + 1 :].prod()
-
     def merit(self, losses: Tensor) -> Tensor:
         r"""The exact penalty function that ranks models of the same problem, a scalar; lower is better.
 

@@ -167,8 +167,14 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             raise InputError(
                 f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
             )
-        if self.patience is not None:
-            self._check_patience()
+        if self.patience is not None and not all_measured_are_saved(vars(self)):
+            evaluated, saved = IntervalStrategy(self.eval_strategy), SaveStrategy(self.save_strategy)
+            raise InputError(
+                "patience counts evaluations and keeps the best model, so there must be evaluations, each with a "
+                f"saved model; got eval_strategy {evaluated.value} (eval_steps {self.eval_steps or self.logging_steps})"
+                f" and save_strategy {saved.value} (save_steps {self.save_steps}). Give both alike, steps or epoch, or "
+                "save_strategy best."
+            )
         if self.exits == "shared" and CLASSES[self.method].own_exits:
             raise InputError(f"the method {self.method} trains own exits; got exits shared. Leave it out.")
         if self.label_smoothing_factor:
@@ -197,38 +203,10 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 "by hooks at every step."
             )
 
-    def _check_patience(self) -> None:
-        evaluated, saved = IntervalStrategy(self.eval_strategy), SaveStrategy(self.save_strategy)
-        if evaluated == IntervalStrategy.NO:
-            raise InputError("patience counts evaluations, and there are none; set eval_strategy to steps or epoch.")
-        steps = self.eval_steps or self.logging_steps  # as in Transformers
-        if not all_measured_are_saved(vars(self)):
-            raise InputError(
-                "patience keeps the best model, so each that is evaluated must be saved; got eval_strategy "
-                f"{evaluated.value} (eval_steps {steps}) and save_strategy {saved.value} (save_steps "
-                f"{self.save_steps}). Give both alike, or save_strategy best."
-            )
-
     @property
     def folder(self) -> Path:
         """The run's folder, ``output_dir``."""
         return Path(self.output_dir or "trainer_output")
-
-    def alphas(self, depth: int, first: int = 0) -> float | list[float]:
-        """α of each layer, from one number, a geometric schedule or a list.
-
-        Args:
-            depth: L.
-            first: The exit where the chain and a schedule start.
-
-        Raises:
-            InputError: If there is no α.
-        """
-        if self.alpha is None:
-            raise InputError("expected alpha, one number or one per layer; got none.")
-        if isinstance(self.alpha, list) or self.alpha_decay == 1:
-            return self.alpha
-        return [self.alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
 
     def problem(self, depth: int, first: int = 0) -> DescentProblem:
         """The constraints of the verdict; they are the same for all methods.
@@ -254,9 +232,12 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f"strength and alpha are two ways to set what a layer must reach; {bounds}, and strength is "
                 f"{self.strength}. Leave out one of them."
             )
+        alpha = self.alpha
+        if self.alpha_decay != 1 and not isinstance(alpha, list):  # a schedule from the chain's start on
+            alpha = [alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
         return DescentProblem(
             depth,
-            self.alphas(depth, first),
+            alpha,
             self.cap,
             first=first,
             form=self.form,

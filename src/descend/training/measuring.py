@@ -39,8 +39,6 @@ class Measuring(TrainerHooks):
     other_metrics: tuple[str, ...] = ()
     """Further metrics of an evaluation."""
     verdict: Verdict | None
-    temperature: float
-    """The number by which `calibrate` has divided a classifier's logits; 1 before calibration."""
     chooses: bool
     """Whether the last evaluation was on the trainer's own data; only then can the model become the best."""
 

@@ -1,6 +1,7 @@
 """What a trainer saves: the model with what it was trained with, its card, and the state of the run."""
 
 import json
+import math
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
+from torch import Tensor
 from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
@@ -33,20 +35,11 @@ class Saving(Trainer):
     objective: Objective
     dual: PrimalDual
     records: Records
+    method: Method
     sums: LossSums
     """Of the current step, on this rank."""
-    since_log: LossSums
-    """Of the steps since the last log, on this rank."""
-    logged: LossSums
-    """Of all logs so far, over all ranks."""
-    outlook: Outlook
-    _best: float
-    _best_meets: bool
-    _began: float
-    _earlier: float
-    temperature: float
-    summary: Summary | None
-    method: Method
+    other_sums = 0
+    """K, the number of further sums in a batch's `LossSums`."""
     checkpoint_parent: Path | None = None
     """The temporary folder of the checkpoint that is being written; None otherwise."""
 
@@ -57,11 +50,6 @@ class Saving(Trainer):
         Under FSDP2 its parameters are shards, which are gathered inside the objective's forward pass and evaluations.
         """
         return self.objective.model.saved
-
-    @property
-    def layer_skip(self) -> Method:
-        """The method, by the name that it has in scripts which read LayerSkip's weights."""
-        return self.method
 
     # --- ranks
 
@@ -78,6 +66,10 @@ class Saving(Trainer):
     def _rank(self) -> str:
         """The prefix of a rank's message; empty with a single process."""
         return f"process {self.args.process_index}: " if self.args.world_size > 1 else ""
+
+    def _over_ranks(self, local: Tensor) -> Tensor:
+        """A tensor summed over the ranks, on the host."""
+        return self.accelerator.reduce(local.to(self.args.device)).cpu()
 
     def _broken(self) -> bool:
         """Whether a parameter is not finite on any rank."""
@@ -216,6 +208,18 @@ class Saving(Trainer):
         )
 
     # --- the state of the run
+
+    def begin_run(self) -> None:
+        """Reset logs, model selection and calibration for a new run; multipliers keep their state."""
+        self.outlook, depth = Outlook(self.dual.problem), self.dual.problem.depth
+        self.since_log = LossSums(depth, self.other_sums)  # of the steps since the last log, on this rank
+        self.logged = LossSums(depth, self.other_sums)  # of all logs so far, over all ranks
+        self.sums.clear()
+        self._best = math.inf  # the lowest loss of a feasible model
+        self._best_meets = False  # whether the best model so far is feasible
+        self.temperature = 1.0  # by which `calibrate` has divided a classifier's logits
+        self.summary: Summary | None = None  # set by `descend.evaluate`, for the model card
+        self._began, self._earlier = time.monotonic(), 0.0
 
     def run_state(self) -> dict[str, Any]:
         """This rank's state that Transformers does not save: multipliers, sums since the last log, the best result."""
