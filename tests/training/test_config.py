@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import asdict
 
 import numpy as np
@@ -12,6 +13,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from descend import UT, DescentConfig, InputError, UTConfig
 from descend.cli.settings import read_recipe
 from descend.core import DescentProblem
+from descend.training.config import REFUSED as NEVER
 
 LIST = [0.25, 0.5, 0.125]
 
@@ -64,6 +66,9 @@ REFUSED = [
     ({"alpha": []}, "alpha must be one number or one per layer"),
     ({"alpha": 0.1, "strength": 0.2}, "strength and alpha are two ways"),
     ({"alpha": 0.1, "alpha_decay": 0.0}, "alpha_decay must lie in"),
+    ({"cap": 1.0}, "cap belongs to alpha"),
+    ({"form": "ratio"}, "form belongs to alpha"),
+    ({"method": "erm", "alpha": 2.0}, "alpha must lie strictly between 0 and 1"),
     ({"alpha_decay": 0.5}, "alpha_decay belongs to alpha"),
     ({"alpha": 0.1, "cap": -1.0}, "cap must be a positive bound"),
     ({"alpha": 0.1, "cap": 1.0, "cap_layer": -1}, "cap_layer must be from 0"),
@@ -75,12 +80,15 @@ REFUSED = [
     ({"dual_lr": 0.0, "method": "erm"}, "a learning rate of the dual must be a positive number"),
     ({"dual_optimizer": "adan"}, "dual_optimizer must be one of .*did you mean adam"),
     ({"dual_optim_args": "{"}, "dual_optim_args must be a JSON object"),
+    ({"dual_optim_args": "[5]"}, "dual_optim_args must be a JSON object"),
+    ({"dual_optim_args": '{"lr": 5}'}, "arguments other than lr"),
     ({"dual_optim_args": {"price": 1.0}}, "dual_optim_args must be a JSON object"),
     ({"dual_optim_args": '{"nu": 0.5}'}, "'price' takes the options price, horizon, start; got 'nu'"),
     ({"dual_optim_args": '{"kp": "5"}', "dual_optimizer": "nupi"}, "kp of the dual optimizer must be a number"),
     ({"dual_optim_args": '{"betas": [0.9]}', "dual_optimizer": "adam"}, "'adam' does not take these options"),
     ({"dual_every": 0}, "every must be a number of steps, at least 1"),
     ({"dual_warmup_steps": -1.0}, "dual_warmup_steps must be at least 0"),
+    ({"dual_warmup_steps": math.inf}, "dual_warmup_steps must be at least 0, and finite"),
     ({"dual_warmup_epochs": math.nan}, "dual_warmup_epochs must be at least 0, and finite"),
     ({"dual_warmup_epochs": 1.0, "dual_warmup_steps": 1.0}, "the same in two units"),
     ({"resilience": -0.1}, "resilience must be 0"),
@@ -95,8 +103,25 @@ REFUSED = [
     ({"exit_rotation": 0}, "exit_rotation must be at least 1"),
     ({"exit_scale": math.inf}, "exit_scale must be at least 0, and finite"),
     ({"calibrate": "no"}, "calibrate must be True or False"),
-    ({"patience": 0}, "patience must be at least 1"),
     ({"preset": "papr"}, "preset must be one of paper"),
+    ({"method": "layerskip", "torch_compile": True}, "torch_compile .* must be off: the method layerskip"),
+    ({"method": "probe", "exits": "shared"}, "the method probe trains own exits; got exits shared"),
+    *(
+        ({"neftune_noise_alpha": each}, "neftune_noise_alpha must be a number above 0")
+        for each in (0.0, -1.0, math.inf)
+    ),
+    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0"),
+    ({"patience": 0}, "patience must be at least 1"),
+    ({"patience": 2}, "patience .* eval_strategy no"),
+    ({"patience": 2, "eval_strategy": "steps", "save_strategy": "epoch"}, "eval_strategy steps .* save_strategy epoch"),
+    ({"patience": 2, "eval_strategy": "steps", "eval_steps": 1, "save_steps": 3}, r"eval_steps 1\).*save_steps 3\)"),
+    ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1; got 0"),
+    ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1; got 0"),
+    ({"learning_rate": -1.0}, "learning_rate .*-1.0"),
+    ({"max_grad_norm": math.nan}, "max_grad_norm .*nan"),
+    ({"save_total_limit": -3}, "save_total_limit .*-3"),
+    ({"num_train_epochs": 0.0}, "above 0; got -1 and 0.0"),
+    *(({name: True}, f"{name} must be off") for name in NEVER),
 ]
 
 
@@ -124,9 +149,35 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
             DescentConfig(str(tmp_path / place))
 
 
-def test_a_list_of_alpha_and_a_late_first_layer_are_taken(tmp_path):
+def test_alpha_is_a_number_a_schedule_or_a_list(tmp_path):
+    of = lambda **args: DescentConfig(str(tmp_path), **args).problem(3).alpha  # noqa: E731
+    assert of(alpha="0.2") == [0.2, 0.2, 0.2]
+    assert of(alpha="0.4", alpha_decay=0.5) == pytest.approx([0.4, 0.2, 0.1])
+    assert of(alpha="0.4", alpha_decay=0.5, first_layer=1) == pytest.approx([0.4, 0.4, 0.2])  # layer 1: not in force
+    assert of(alpha="0.3,0.2,0.1") == [0.3, 0.2, 0.1]
     assert DescentConfig(str(tmp_path), alpha=[0.1] * 40, first_layer=30, cap=1.0, cap_layer=40).problem(40).first == 30
     assert DescentConfig(str(tmp_path), first_layer=30).problem(31).first == 30
+    assert DescentConfig(str(tmp_path)).problem(1, first=1).in_force.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "every", "steps", "expected"),
+    [
+        # Below 1 it is a share of all steps.
+        *((0, 1, 8, 0), (0.25, 1, 8, 2), (0.99, 1, 400, 396), (1, 1, 8, 1), (3.0, 1, 8, 3), (7, 1, 8, 7)),
+        *((8, 1, 8, None), (50, 1, 8, None), (0.95, 1, 8, None), (0.6, 1, 1, None), (1, 1, 1, None)),
+        *((0, 100, 4, None), (0, 4, 4, 0), (1, 4, 4, None)),
+        # An epoch has three steps, and its dual step is taken where the next one begins.
+        *((0, "epoch", 3, None), (0, "epoch", 4, 0), (3, "epoch", 6, None), (3, "epoch", 7, 3)),
+    ],
+)
+def test_a_warmup_leaves_the_constraints_a_dual_step(tmp_path, warmup, every, steps, expected):
+    args = {"output_dir": str(tmp_path), "dual_every": every, "dual_warmup_steps": warmup}
+    assert DescentConfig(method="erm", **args).warmup(steps, 3) >= 0
+    with (
+        pytest.raises(InputError, match=rf"\d+ of {steps} .* dual_every {every}") if expected is None else nullcontext()
+    ):
+        assert DescentConfig(**args).warmup(steps, 3) == expected
 
 
 @pytest.mark.parametrize(("given", "kept"), [(1, 1), (3, 3), (np.int64(3), 3), ("3", 3), ("epoch", "epoch")], ids=repr)
@@ -136,7 +187,7 @@ def test_the_dual_schedule_is_a_number_or_epoch(tmp_path, given, kept):
     assert args.primal_dual(2).every == kept
 
 
-@pytest.mark.parametrize("given", [1.5, "1.5", "often", None], ids=repr)
+@pytest.mark.parametrize("given", [1.5, "1.5", "often", "²", None], ids=repr)
 def test_another_dual_schedule_is_refused(tmp_path, given):
     with pytest.raises(InputError, match=r"'epoch'.*got "):
         DescentConfig(str(tmp_path), dual_every=given)
@@ -205,10 +256,6 @@ def test_where_the_chain_of_ut_starts(tmp_path, settings, first, method):
     assert problem.in_force.tolist() == ["cap" in settings, *(layer > first for layer in (1, 2, 3))]
     trained = args.primal_dual(model.depth, model.first_layer).problem
     assert torch.equal(trained.in_force, problem.in_force) is (method == "constrained")
-
-
-def test_a_model_of_one_layer_has_a_chain(tmp_path):
-    assert DescentConfig(str(tmp_path)).problem(1, first=1).in_force.tolist() == [False, True]
 
 
 def test_a_subclass_may_name_types_for_type_checkers_alone(tmp_path):

@@ -1,6 +1,5 @@
 """Every public method of Transformers' and TRL's trainers: an override is called, or refused when a trainer is made."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from trl import SFTTrainer
 
-from descend import DescentConfig, DescentTrainer
+from descend import DescentTrainer
 from descend.errors import InputError
 from descend.training.hf_hooks import NEVER_CALLED, REPLACED
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
@@ -214,43 +213,6 @@ def test_an_overridden_loader_is_what_evaluate_reads(tmp_path):
     assert alone.evaluate()["eval_loss"] > 0  # σ_x is that of the loader's data
 
 
-class Short(DescentTrainer):
-    """Its loader has a single sample, of which evaluation knows no spread."""
-
-    def get_eval_dataloader(self, eval_dataset=None):
-        return DataLoader(raw(1), batch_size=4, collate_fn=points)
-
-
-class Inside(DescentTrainer):
-    """It takes the loss from the model that it is given, and not from the one that gives a loss for every layer."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        return self.model(inputs["x"]).square().mean()
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "words"),
-    [
-        (Short, {"eval_strategy": "steps", "eval_steps": 2}, "the data of get_eval_dataloader must hold at least 2"),
-        (Inside, {}, "compute_loss must take the loss from DescentTrainer"),
-        (Inside, {"method": "erm"}, "compute_loss must take the loss from DescentTrainer"),
-    ],
-)
-def test_an_override_that_ends_in_nothing_is_refused_before_the_first_step(tmp_path, kind, settings, words):
-    args = DescentConfig(str(tmp_path), max_steps=4, **QUIET | settings)
-    ours = kind(layers(), args, task=Classes(), train_dataset=samples(16), eval_dataset=samples(8, 1))
-    before = [each.clone() for each in ours.model.parameters()]
-    with pytest.raises(InputError, match=words):
-        ours.train()
-    assert all(torch.equal(*pair) for pair in zip(before, ours.model.parameters(), strict=True))
-    assert ours.state.global_step == 0
-
-
-def test_noise_is_a_number_and_no_switch(tmp_path):
-    with pytest.raises(InputError, match="noise must be a level γ of at least 0, and finite; got True"):
-        made(DescentTrainer, tmp_path, noise=True)
-
-
 def test_an_overridden_training_loader_has_samples_of_its_own(tmp_path):
     class Own(DescentTrainer):
         def get_train_dataloader(self):
@@ -259,17 +221,3 @@ def test_an_overridden_training_loader_has_samples_of_its_own(tmp_path):
     ours = made(Own, tmp_path, train_dataset=raw(16), eval_dataset=None, noise=None)
     ours.train()
     assert ours.state.global_step == 2
-
-
-def test_a_loader_of_ones_own_is_refused_with_several_processes(tmp_path, monkeypatch):
-    args = DescentConfig(str(tmp_path), **QUIET)
-    monkeypatch.setattr(TrainingArguments, "world_size", property(lambda self: 2))
-    with pytest.raises(InputError, match=r"get_eval_dataloader.*several processes.*data_collator"):
-        Loading(layers(), args, task=Classes(), train_dataset=samples(8))
-
-
-def test_evaluation_leaves_the_random_numbers_of_training(tmp_path):
-    ours = made(DescentTrainer, tmp_path)
-    state = torch.get_rng_state(), random.getstate()
-    ours.evaluate()
-    assert torch.equal(torch.get_rng_state(), state[0]) and random.getstate() == state[1]

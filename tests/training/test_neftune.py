@@ -1,14 +1,11 @@
 """NEFTune as a method: Transformers' noise in training, ours in evaluation, and the α that matches γ."""
 
-import math
-
 import pytest
 import torch
 
-from descend import UT, DescentConfig, DescentTrainer, InputError, UTConfig, run
+from descend import DescentConfig, DescentTrainer, run
 from descend.cli import main
 from descend.results import read_config
-from descend.tasks.video import VideoDenoising
 from tests.support.texts import build, review_tokenizer
 
 UNCONSTRAINED = {"alpha": None, "dual_lr": None, "dual_warmup_steps": None}
@@ -53,14 +50,6 @@ def test_training_is_transformers_own_neftune_and_evaluation_has_our_noise(tmp_p
     assert ours._level == 0.5
 
 
-def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer):
-    whole, again = (build(tmp_path, tokenizer, method="neftune", **UNCONSTRAINED) for _ in range(2))
-    whole.train()
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    for one, other in zip(whole.objective.parameters(), again.objective.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_a_run_says_its_alpha_and_seeds_are_of_one_arm(tmp_path):
     flags = ["--method", "neftune", "--out", f"{tmp_path}/run"]
     assert main(["train", "text-distilbert", *SMALL, *flags]) == 0
@@ -71,23 +60,3 @@ def test_a_run_says_its_alpha_and_seeds_are_of_one_arm(tmp_path):
     assert alpha > 0 and alpha != read_config(tmp_path / "other").neftune_alpha
     one, two = (run.evaluate(tmp_path / name, noise=[0.0]) for name in ("run", "other"))
     assert one.method == "neftune" and one.settings == two.settings
-
-
-def test_models_without_words_and_a_missing_alpha_are_refused(tmp_path, capsys):
-    for recipe in ("video-ut", "video-vit"):
-        flags = ["--method", "neftune", "--data", str(tmp_path), "--out", str(tmp_path / "run")]
-        assert main(["train", recipe, *flags]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "neftune" in line and "word embeddings" in line
-    clean = ["train", "text-distilbert", *SMALL, "--noise", "0", "--method", "neftune"]
-    assert main([*clean, "--out", f"{tmp_path}/run"]) == 2
-    assert "--neftune-noise-alpha" in capsys.readouterr().err
-    args = {"method": "neftune", "use_cpu": True, "report_to": "none"}
-    with pytest.raises(InputError, match=r"neftune.*UT"):
-        DescentTrainer(UT(UTConfig(depth=1)), DescentConfig(str(tmp_path), **args), task=VideoDenoising())
-
-
-@pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf])
-def test_an_alpha_that_is_no_strength_is_refused(tmp_path, alpha):
-    with pytest.raises(InputError, match="neftune_noise_alpha must be a number above 0"):
-        DescentConfig(str(tmp_path), method="neftune", neftune_noise_alpha=alpha)

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from torch import nn
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective, layered
+from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective
 from descend.contract import resolve
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import STATE_RIDGE, fit_exits, fit_probes
@@ -21,14 +19,6 @@ def texts():
     """Four texts without padding, and their classes."""
     ids = torch.randint(5, 40, (4, 9), generator=torch.Generator().manual_seed(0))
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 2, 1, 1])}
-
-
-def test_a_folder_without_its_exits_is_refused(tmp_path):
-    model = network("bert")
-    setattr(model.config, MARK, True)
-    model.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="own exits; their weights are not in"):
-        resolve(type(model).from_pretrained(tmp_path), None, None)
 
 
 def trainer(folder, model, data, task=None, **settings):
@@ -70,22 +60,6 @@ def test_heads_have_their_own_learning_rate(tmp_path):
     assert len(set(ids)) == len(ids) == len(list(made.model.parameters()))
 
 
-@pytest.mark.parametrize("method", ["probe", "constrained"])
-def test_a_run_with_own_exits_goes_on(method, tmp_path):
-    settings = {"method": method, "exits": "own", "save_strategy": "steps", "save_steps": 2, "head_lr_ratio": 3.0}
-    whole = trainer(tmp_path / "whole", network("bert"), samples(), **settings)
-    whole.train()
-    half = trainer(tmp_path / "half", network("bert"), samples(), **settings)
-    half.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    for (name, one), other in zip(whole.model.named_parameters(), half.model.parameters(), strict=True):
-        assert torch.equal(one, other), name
-    assert torch.equal(whole.dual.multipliers, half.dual.multipliers)
-    if method == "constrained":
-        shared = trainer(tmp_path / "shared", network("bert"), samples(), **settings | {"exits": "shared"})
-        with pytest.raises(InputError, match="another model: they do not share exits"):
-            shared.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-
-
 def test_a_compiled_objective_is_the_eager_one(tmp_path):
     found = []
     for compiles in (False, True):
@@ -103,18 +77,6 @@ def test_a_compiled_objective_is_the_eager_one(tmp_path):
     for name, slope in slopes.items():
         if slope is not None:
             torch.testing.assert_close(again[name], slope, rtol=1e-4, atol=1e-5, msg=name)
-
-
-def test_what_has_no_own_exits_is_refused(tmp_path):
-    stack = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
-    mine = layered(stack, blocks=[stack[0], stack[1]], readout="2")
-    with pytest.raises(InputError, match="own exits are copies of the head of a model of Transformers"):
-        trainer(tmp_path, mine, samples(), Classification(), method="probe")
-    adapters = get_peft_model(network("bert"), LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
-    with pytest.raises(InputError, match="would not be saved beside adapters"):
-        trainer(tmp_path, adapters, samples(), exits="own")
-    with pytest.raises(InputError, match="the method probe trains own exits; got exits shared"):
-        DescentConfig(output_dir=str(tmp_path), method="probe", exits="shared")
 
 
 def test_exits_of_a_language_model_start_at_least_squares(tmp_path):
@@ -165,13 +127,3 @@ def test_a_model_with_own_exits_is_trained_further(tmp_path):
     assert trainer(tmp_path / "own", model, samples(), method="erm").objective.own
     assert not trainer(tmp_path / "shared", model, samples(), method="erm", exits="shared").objective.own
     assert not hasattr(model, "exits") and not hasattr(model.config, MARK)
-
-
-def test_an_optimizer_without_the_own_exits_is_refused(tmp_path):
-    model = network("bert")
-    made = torch.optim.AdamW(model.parameters())
-    config = DescentConfig(output_dir=str(tmp_path), **QUIET, method="probe")
-    with pytest.raises(InputError, match="the optimizer does not hold the own exits"):
-        DescentTrainer(model, config, train_dataset=samples(), optimizers=(made, None))
-    with pytest.raises(InputError, match="head_lr_ratio is of a classifier's head and own exits"):
-        trainer(tmp_path, causal(), [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 4, head_lr_ratio=2.0)

@@ -8,12 +8,11 @@ import torch
 from datasets import Dataset
 from torch.nn import functional as F
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig, run
+from descend import DescentConfig, DescentTrainer, GaussianNoise, run
 from descend.cli import main
 from descend.objective import Objective
 from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
-from descend.tasks.video import VideoDenoising
 from descend.training.methods import RDrop
 from tests.support import networks
 
@@ -137,13 +136,3 @@ def test_a_run_is_carried_out_and_judged(tmp_path):
     summary = run.evaluate(tmp_path / "a", noise=[0.0])
     assert (summary.method, summary.settings["r_drop"]) == ("r-drop", 0.5)
     assert "alpha_decay" not in summary.settings and "resilience" not in summary.settings
-
-
-def test_what_tells_no_classes_is_refused_before_anything_is_read(tmp_path, capsys):
-    for recipe, name in (("video-ut", "VideoDenoising"), ("llm-sft", "for classification")):
-        flags = ["--method", "r-drop", "--data", str(tmp_path), "--out", str(tmp_path / "run")]
-        assert main(["train", recipe, *flags]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "r-drop is for classification" in line and name in line
-    with pytest.raises(InputError, match=r"r-drop.*classification"):
-        DescentTrainer(UT(UTConfig(depth=1)), DescentConfig(str(tmp_path), method="r-drop"), task=VideoDenoising())

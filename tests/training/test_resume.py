@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise
+from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError
 from descend.seeds import Stream, generator_of
-from tests.support import networks, own, texts
+from tests.support import networks, own, ranks, texts
 
 STEPS, STOP = 7, 3
 EPOCHS = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch"}
@@ -45,7 +45,16 @@ TEXTS = {
     "constrained texts": {},
     "r-drop": {"method": "r-drop"},
     "neftune": {"method": "neftune"},
-    "layerskip": {"method": "layerskip"},
+    "layerskip": {"method": "layerskip", "layer_dropout": 0.5},
+}
+SAVED = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 3, "per_device_train_batch_size": 8}
+MADE = {
+    "language": ("language", {"eval_strategy": "steps", "eval_steps": 3}),
+    "language, targets sampled": ("language", {"exit_share": 0.25}),
+    "adapters": ("lora", {}),
+    "own exits": ("own classifier", {"head_lr_ratio": 3.0}),
+    "probed": ("own classifier", {"method": "probe"}),
+    "own exits of a language model": ("own language", {"head_lr_ratio": 3.0}),
 }
 
 
@@ -69,16 +78,19 @@ def rows(folder):
 
 
 def ended(trainer):
+    """The model, multipliers and slack; and the logs of layers and tokens: Transformers' mean loss starts anew."""
     trained = nn.utils.parameters_to_vector(trainer.objective.parameters())
-    return {"model": trained, "multipliers": trainer.dual.multipliers, "slack": trainer.dual.slack}
+    rows = trainer.state.log_history
+    logs = {(row["step"], name, row[name]) for row in rows for name in row if "/" in name or "token" in name}
+    return torch.cat([trained.detach(), trainer.dual.multipliers, trainer.dual.slack]), logs
 
 
 def held_alike(whole, resumed, folder, checkpoint):
     whole.train()
-    wanted, written = ended(whole), rows(folder)
+    (wanted, logs), written = ended(whole), rows(folder)
     resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{checkpoint}"))
-    for name, value in ended(resumed).items():
-        assert torch.equal(value, wanted[name]), name
+    found, again = ended(resumed)
+    assert torch.equal(found, wanted) and again == logs
     assert rows(folder) == written
     assert any(row[0] > checkpoint for row in written)
 
@@ -94,6 +106,25 @@ def test_a_resumed_run_of_texts_ends_in_the_same_bits(tmp_path, case):
     tokenizer = texts.review_tokenizer()
     runs = [texts.build(tmp_path, tokenizer, calibrate=False, **TEXTS[case]) for _ in range(2)]
     held_alike(*runs, tmp_path, 3)
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_a_resumed_run_of_another_kind_ends_in_the_same_bits(tmp_path, case):
+    name, settings = MADE[case]
+    held_alike(*(ranks.MADE[name](tmp_path, **SAVED | settings) for _ in range(2)), tmp_path, 2)
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed", "settings", "words"),
+    [
+        ("language", "language", {"exit_share": 0.5}, "without sample"),
+        ("own classifier", "classifier", {"exits": "shared"}, "another model: they do not share exits"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path, saved, resumed, settings, words):
+    ranks.MADE[saved](tmp_path, **SAVED).train()
+    with pytest.raises(InputError, match=words):
+        ranks.MADE[resumed](tmp_path, **SAVED | settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
 def test_noise_is_a_function_of_step_and_micro_batch(tmp_path, monkeypatch):

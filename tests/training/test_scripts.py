@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import trl
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from transformers import (
     DataCollatorWithPadding,
     Trainer,
@@ -20,7 +20,7 @@ from transformers import (
 from trl import SFTConfig, SFTTrainer
 from trl.scripts import sft
 
-from descend import DescentTrainer, InputError
+from descend import DescentTrainer
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training.sft import DescentSFTTrainer
 from tests.support.networks import causal, network
@@ -215,20 +215,6 @@ def test_batches_may_be_left_apart(tmp_path, tokenizer, kind):
     )
     trainer.evaluate()
     assert shapes == [[(6, BLOCK), (6, BLOCK), (4, BLOCK)]]
-
-
-def test_an_empty_evaluation_set_is_refused_by_name(tmp_path, tokenizer):
-    empty, args = reviews(tokenizer, 4, 0).select([]), TrainingArguments(str(tmp_path), **QUIET)
-    model = network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=64)
-    trainer = DescentTrainer(model, args, train_dataset=reviews(tokenizer, 4, 0), processing_class=tokenizer)
-    for given, name in ((empty, "eval_dataset"), ({"dev": empty}, "'dev'")):
-        with pytest.raises(InputError, match=rf"{name}.*2 samples.*got 0"):
-            trainer.evaluate(given)
-    with pytest.raises(InputError, match="at least one target"):
-        trainer.evaluate(IterableDataset.from_generator(lambda: iter(())))
-    evaluating = TrainingArguments(str(tmp_path), eval_strategy="steps", eval_steps=1, **QUIET)
-    with pytest.raises(InputError, match="got 0"):
-        DescentTrainer(model, evaluating, eval_dataset=empty, processing_class=tokenizer)
 
 
 # --- sft.py

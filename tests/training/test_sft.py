@@ -10,10 +10,9 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
-from descend.errors import InputError, NonFiniteLossError
 from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-from tests.support.networks import causal, network
+from tests.support.networks import causal
 
 PLAIN = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False, "save_strategy": "no"}
 
@@ -56,44 +55,6 @@ def weights(trained):
 
 
 ACTIVE = {"alpha": "0.2", "dual_lr": 0.5, "dual_warmup_steps": 0, "stop_gradient": False, "cap": 3.0}
-
-
-def test_erm_is_trls_own_trainer(tmp_path, tokenizer, data):
-    ours = trainer(tmp_path / "ours", tokenizer, data, method="erm")
-    theirs = trainer(tmp_path / "theirs", tokenizer, data, SFTTrainer)
-    before = weights(theirs).clone()
-    ours.train()
-    theirs.train()
-    assert (weights(theirs) - before).abs().max() > 1e-3
-    torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-4, atol=1e-5)
-    loss = theirs.evaluate()["eval_loss"]
-    # TRL's is the mean of batches' means; ours of all tokens.
-    assert ours.evaluate()["eval_loss"] == pytest.approx(loss, rel=0.02)
-
-
-@pytest.mark.parametrize("peft", [None, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "lm_head"])])
-def test_micro_batches_are_one_batch(tmp_path, tokenizer, data, peft):
-    found = []
-    for size, steps in ((8, 1), (1, 8), (2, 4)):
-        one = trainer(
-            tmp_path / f"{size}",
-            tokenizer,
-            data,
-            model=causal(vocab_size=len(tokenizer)).double(),
-            peft=peft,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=steps,
-            max_grad_norm=0.0,
-            learning_rate=1e-3,
-            **ACTIVE,
-        )
-        one.objective.double()
-        one.train()
-        assert one.dual.multipliers[1:].max() > 0.1 and one.dual.multipliers[0] > 0
-        found.append((weights(one), one.dual.multipliers, one.dual.slack))
-    for other in found[1:]:
-        for ours, theirs in zip(found[0], other, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_a_batch_without_targets_moves_nothing(tmp_path, tokenizer, data):
@@ -139,18 +100,6 @@ def test_deep_supervision_reads_every_layer_that_it_weighs(tmp_path, tokenizer, 
         assert not {"multiplier", "slack", "violation"} & {row["metric"] for row in rows if row["split"] == "train"}
         (logged,) = [log["loss"] for log in one.state.log_history if "train_loss" not in log and "loss" in log]
         assert logged == pytest.approx(sum(w * f for w, f in zip(expected, found["loss"], strict=True)), rel=1e-3)
-
-
-@pytest.mark.parametrize("share", [1.0, 0.25])
-def test_a_resumed_run_is_bit_equal(tmp_path, tokenizer, data, share):
-    settings = ACTIVE | {"exit_share": share, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    settings |= {"learning_rate": 1e-3, "lr_scheduler_type": "constant"}
-    whole = trainer(tmp_path / "whole", tokenizer, data, noise=0.5, **settings)
-    whole.train()
-    half = trainer(tmp_path / "half", tokenizer, data, noise=0.5, **settings)
-    half.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    assert torch.equal(weights(whole), weights(half))
-    assert torch.equal(whole.dual.multipliers, half.dual.multipliers) and whole.dual.multipliers.max() > 0
 
 
 def test_constraints_change_what_is_learned(tmp_path, tokenizer, data):
@@ -220,14 +169,6 @@ def test_trls_metrics_of_a_window_over_the_end_of_warm_up_are_those_of_its_token
     for name in ("mean_token_accuracy", "entropy"):
         steps, window = ([entry[name] for entry in each.state.log_history if name in entry] for each in (fine, coarse))
         assert len(steps) == 4 and min(steps) < window[0] < max(steps)  # a mean over tokens
-
-
-def test_a_checkpoint_without_a_sample_is_no_sampled_runs(tmp_path, tokenizer, data):
-    settings = ACTIVE | {"save_strategy": "steps", "save_steps": 2}
-    trainer(tmp_path / "exact", tokenizer, data, **settings).train()
-    sampled = trainer(tmp_path / "sampled", tokenizer, data, exit_share=0.5, **settings)
-    with pytest.raises(InputError, match="without sample"):
-        sampled.train(resume_from_checkpoint=str(tmp_path / "exact" / "checkpoint-2"))
 
 
 def test_chat_templates_and_text_columns_are_prepared_as_trl_does(tmp_path, tokenizer):
@@ -336,18 +277,6 @@ def test_an_evaluation_counts_the_tokens_up_to_it_whatever_was_logged(tmp_path, 
     assert counted[DescentSFTTrainer] == counted[SFTTrainer] and len(set(counted[SFTTrainer])) == 3
 
 
-def test_a_resumed_run_counts_its_tokens_on(tmp_path, tokenizer, data):
-    settings = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 3}
-    whole, half = (trainer(tmp_path / name, tokenizer, data, **settings) for name in ("whole", "half"))
-    whole.train()
-    half.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    logged = [
-        [{name: log[name] for name in ("num_tokens", "entropy")} for log in each.state.log_history if "loss" in log]
-        for each in (whole, half)
-    ]
-    assert logged[0] == logged[1] and len(logged[0]) == 1
-
-
 def test_the_older_name_of_the_loss_is_taken(tmp_path):
     with pytest.warns(FutureWarning, match="chunked_nll"):
         assert DescentSFTConfig(output_dir=str(tmp_path), loss_type="chunked_nll", **PLAIN).loss_type == "nll"
@@ -367,57 +296,3 @@ def test_plain_arguments_are_taken(tmp_path, tokenizer, data, kind):
         and one.objective.sample is None
     )
     one.train()
-
-
-def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path, tokenizer, data):
-    model = causal(vocab_size=len(tokenizer))
-    torch.nn.init.constant_(model.base_model.layers[1].mlp.down_proj.weight, float("inf"))
-    one = trainer(tmp_path, tokenizer, data, model=model, **ACTIVE)
-    with pytest.raises(NonFiniteLossError, match=r"step 1: .*loss of layer \[2, 3\]"):
-        one.train()
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"exit_share": 0.0}, r"\(0, 1\].*got 0"),
-        ({"exit_share": 2.0}, r"\(0, 1\].*got 2"),
-        ({"alpha": "2"}, "alpha"),
-        ({"loss_type": "dft"}, r"loss_type.*nll"),
-        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "use_reentrant off"),
-        ({"gradient_checkpointing_kwargs": '{"use_reentrant": true}'}, "use_reentrant off"),
-        ({"model": torch.nn.Linear(2, 2)}, r"causal.*Linear"),
-        ({"model": network("bert")}, "model_type must be one of"),
-        ({"peft": LoraConfig(task_type="CAUSAL_LM", target_modules=["nothing"])}, "nothing"),
-        ({"model": "nowhere/at/all"}, "nowhere/at/all"),
-    ],
-)
-def test_what_cannot_be_is_refused(tmp_path, tokenizer, data, settings, words):
-    with pytest.raises(InputError, match=words):
-        trainer(tmp_path, tokenizer, data, **settings)
-
-
-def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path, tokenizer, data):
-    with pytest.raises(InputError, match=r"sample \d+ .*token \d+.*20"):
-        trainer(tmp_path, tokenizer, data, model=causal(vocab_size=20))
-
-
-def test_a_text_longer_than_the_model_takes_is_refused(tmp_path, tokenizer, data):
-    with pytest.raises(InputError, match="at most 8"):
-        trainer(tmp_path, tokenizer, data, model=causal(vocab_size=len(tokenizer), max_position_embeddings=8))
-
-
-def test_a_folders_pickles_and_code_are_refused(tmp_path):
-    """By the trainer itself, too: what it is given by name goes through the same door as a recipe's."""
-    model = causal()
-    model.save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").unlink()
-    torch.save(model.state_dict(), tmp_path / "model" / "pytorch_model.bin")
-    quiet = {"output_dir": str(tmp_path / "run"), "use_cpu": True, "report_to": "none"}
-    with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
-        DescentSFTTrainer(str(tmp_path / "model"), DescentSFTConfig(**quiet))
-    with pytest.raises(InputError, match="trust_remote_code"):
-        DescentSFTConfig(**quiet, trust_remote_code=True)
-    given = DescentSFTConfig(**quiet, model_init_kwargs={"trust_remote_code": True})
-    with pytest.raises(InputError, match=r"model_init_kwargs.*trust_remote_code"):
-        DescentSFTTrainer(str(tmp_path / "model"), given)

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import Subset
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, UTConfig
-from descend.cli import main
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig
 from descend.tasks.video import VideoData, VideoDenoising, load_video
 from tests.support import networks, runs
 
@@ -151,28 +150,3 @@ def test_an_interrupted_run_ends_where_it_would_have_ended(tmp_path, monkeypatch
     assert runs.train(tmp_path / "again" / "run", *FLAGS, "--resume", steps=12, every=1) == 0
     runs.assert_same_end(whole, tmp_path / "again" / "run", f"checkpoint-{last}")
     assert not (tmp_path / "again" / "run" / f"checkpoint-{last + 1}").exists()
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ({"patience": 0}, r"patience.*1.*got 0"),
-        ({"eval_strategy": "no"}, r"patience.*eval_strategy"),
-        ({"save_strategy": "epoch"}, r"eval_strategy steps \(eval_steps 1\).*save_strategy epoch"),
-        ({"save_steps": 3}, r"eval_steps 1\).*save_steps 3\)"),
-    ],
-)
-def test_what_can_not_end_early_is_one_clear_line(tmp_path, args, message):
-    with pytest.raises(InputError, match=message) as error:
-        DescentConfig(str(tmp_path), **EVERY | {"patience": 2} | args)
-    assert "\n" not in str(error.value)
-    assert DescentConfig(str(tmp_path), **EVERY | {"patience": 2, "save_strategy": "best"}).load_best_model_at_end
-
-
-def test_the_command_line_refuses_before_any_work(tmp_path, capsys):
-    data = tmp_path / "empty"
-    data.mkdir()
-    flags = ["--patience", "3", "--eval-strategy", "no", "--data", str(data), "--out", str(tmp_path / "run")]
-    assert main(["train", "video-ut", "--data", "generated", *flags]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "patience" in line and "eval_strategy" in line and not (tmp_path / "run").exists()

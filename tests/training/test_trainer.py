@@ -4,9 +4,10 @@ Interruption and resuming are tested through the command line, in `test_run`.
 """
 
 import json
+import math
+import random
 import re
 from collections import Counter
-from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -30,7 +31,7 @@ from descend import (
 )
 from descend.tasks.video import VideoData, VideoDenoising, load_video
 from descend.training.checkpoints import damage
-from tests.support import networks, own
+from tests.support import networks, own, ranks
 
 QUIET = networks.QUIET | {"learning_rate": 3e-3}
 
@@ -70,34 +71,6 @@ def series(folder, metric, split="train") -> torch.Tensor:
 
 
 # --- the step
-
-
-def test_accumulation_changes_neither_weights_nor_multipliers(tmp_path, data):
-    # 18 windows make steps of 8, 8 and 2: the last accumulation of an epoch is incomplete.
-    found = []
-    for batch, accumulation in ((8, 1), (4, 2), (1, 8)):
-        trainer = build(
-            tmp_path / str(batch),
-            data,
-            per_device_train_batch_size=batch,
-            gradient_accumulation_steps=accumulation,
-            max_steps=5,
-            optim="sgd",
-            learning_rate=0.02,
-            alpha="0.6",
-            dual_optimizer="sgd",
-            dual_lr=0.2,
-        )
-        start = weights(trainer)
-        trainer.objective.noise.begin = lambda *place: None  # draws follow one another, however batches are cut
-        trainer.train()
-        assert (weights(trainer) - start).norm() > 0.01
-        assert trainer.dual.multipliers[1:].min() > 0.01
-        found.append((weights(trainer), trainer.dual.multipliers, series(tmp_path / str(batch), "loss")))
-    for others in found[1:]:
-        for one, other in zip(found[0], others, strict=True):
-            assert one.shape == other.shape
-            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
 
 
 def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path, data):
@@ -222,46 +195,43 @@ def test_clipping_and_half_precision_and_checkpointing_train(tmp_path, data, arg
 # --- what can't be trained
 
 
+BROKEN = {name: "[1, 2]" if name == "video" else "[2, 3]" for name in ranks.MADE}
+
+
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, data, accumulation):
-    trainer = build(
-        tmp_path, data, depth=3, alpha="0.6", per_device_train_batch_size=2, gradient_accumulation_steps=accumulation
-    )
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, name, accumulation):
+    """Every layer from the broken one on is named, and the samples of the step."""
+    size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": accumulation, "max_steps": 3}
+    trainer = ranks.MADE[name](tmp_path, **size)
+    trainer.objective.double()
     trainer.train()
-    multipliers = trainer.dual.multipliers
-    assert multipliers.max() > 0
+    part = "feedforward" if name == "video" else ".1."
     with torch.no_grad():
-        trainer.objective.model.feedforward[0, 0, 0] = float("nan")
-    start = weights(trainer)
-    # f_0 is that of the noisy input, which no parameter touches.
-    with pytest.raises(NonFiniteLossError, match=r"step 1: .*loss of layer \[1, 2, 3\]") as error:
+        next(value for place, value in trainer.objective.model.named_parameters() if part in place).fill_(math.nan)
+    before = ranks.outcome(trainer)
+    assert before["λ"].max() > 0
+    with pytest.raises(NonFiniteLossError, match=rf"step 1: .*loss of layer {re.escape(BROKEN[name])}") as error:
         trainer.train()
-    assert "\n" not in str(error.value)
     numbers = re.search(r"; samples ([\d, ]+)\.", str(error.value))[1].split(", ")
-    assert len(set(numbers)) == 2 * accumulation
-    assert torch.equal(weights(trainer).nan_to_num(), start.nan_to_num())
-    assert torch.equal(trainer.dual.multipliers, multipliers)
+    assert len(set(numbers)) == 2 * accumulation and "\n" not in str(error.value)
+    after = ranks.outcome(trainer)
+    assert all(torch.equal(after[key].nan_to_num(), before[key].nan_to_num()) for key in before if key != "losses")
 
 
-class Poisoned(Dataset):
+class Poisoned(Logged):
     """Windows of which one has a pixel that is no number."""
-
-    def __init__(self, windows, number):
-        self.windows, self.number = windows, number
-
-    def __len__(self):
-        return len(self.windows)
 
     def __getitem__(self, number):
         window = {name: torch.as_tensor(value).clone() for name, value in self.windows[number].items()}
-        if number == self.number:
+        if number == 7:
             window["patches"].view(-1)[5] = float("nan")
         return window
 
 
 def test_the_samples_of_a_step_that_goes_wrong_are_named_and_the_state_before_it_is_kept(tmp_path, data):
     settings = {"per_device_train_batch_size": 3, "save_strategy": "steps", "save_steps": 100, "max_steps": 12}
-    trainer = build(tmp_path / "bad", data, train=Poisoned(data.train, 7), **settings)
+    trainer = build(tmp_path / "bad", data, train=Poisoned(data.train), **settings)
     with pytest.raises(NonFiniteLossError) as error:
         trainer.train()
     found = re.search(r"step (\d+): .*; samples ([\d, ]+) \(NaN or infinity in the data of 7\)\.", str(error.value))
@@ -345,124 +315,16 @@ def test_a_loss_of_exactly_zero_does_not_stop_a_run(tmp_path, args):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ({"method": "sgd"}, r"method.*constrained, erm, uniform, linear, r-drop, neftune, layerskip.*'sgd'"),
-        ({"alpha": "1"}, "between 0 and 1"),
-        ({"alpha": "0.1,0.2,0.3"}, r"\(2\).*got 3"),
-        ({"alpha": "a"}, r"0.3,0.2,0.1.*'a'"),
-        ({"alpha": "0.1", "alpha_decay": 0.0}, r"\(0, 1\]; got 0.0"),
-        ({"dual_every": "0"}, "at least 1"),
-        ({"dual_every": "²"}, r"'epoch'.*'²'"),
-        ({"dual_every": "often"}, r"'epoch'.*'often'"),
-        ({"dual_warmup_steps": -1.0}, "at least 0; got -1.0"),
-        ({"dual_optimizer": "rmsprop"}, "sgd, adam, nupi"),
-        ({"dual_optim_args": "{kp: 5}"}, "JSON object"),
-        ({"dual_optim_args": "[5]"}, "JSON object"),
-        ({"dual_optim_args": '{"lr": 5}'}, "other than lr"),
-        ({"alpha": "0.1", "dual_optim_args": '{"kp": 5}'}, r"'adam'.*kp"),
-        ({"resilience": -1.0}, "resilience must be 0"),
-        ({"resilience": 0.0, "slack": "explicit"}, "positive resilience"),
-        ({"slack": "some"}, "slack must be one of implicit, explicit"),
-        ({"resilience": 0.1, "slack": "explicit", "slack_optimizer": "rmsprop"}, "sgd, adam"),
-        ({"dual_warmup_steps": float("nan")}, "at least 0.*got nan"),
-        ({"dual_warmup_steps": float("inf")}, "at least 0.*got inf"),
-        ({"method": "r-drop", "r_drop": -1.0}, r"r_drop.*-1.0"),
-        ({"alpha": "0.1", "form": "log"}, "form must be one of difference, ratio"),
-        ({"first_layer": 2}, "0 to depth - 1 = 1; got 2"),
-        ({"alpha": "0.1", "cap": -1.0}, "positive bound"),
-        ({"cap": 1.0}, r"cap.*alpha"),
-        ({"alpha_decay": 0.5}, r"alpha_decay.*alpha"),
-        ({"form": "ratio"}, r"form.*alpha"),
-        ({"alpha": "0.1", "strength": 0.5}, r"alpha.*strength|strength.*alpha"),
-        ({"strength": 1.5}, r"strength.*\[0, 1\].*1.5"),
-        ({"method": "erm", "alpha": "2"}, "between 0 and 1"),
-        ({"per_device_train_batch_size": 0}, r"per_device_train_batch_size.*1.*got 0"),
-        ({"gradient_accumulation_steps": 0}, r"gradient_accumulation_steps.*1.*got 0"),
-        ({"learning_rate": -1.0}, r"learning_rate.*-1.0"),
-        ({"num_train_epochs": 0.0}, "above 0; got -1 and 0.0"),
-    ],
+    ("steps", "settings"),
+    [(3, {"dual_every": 100}), (3, {"dual_every": "epoch"}), (3, {"dual_warmup_steps": 3.0})],
 )
-def test_a_setting_that_can_not_be_is_one_clear_line(tmp_path, args, message):
-    with pytest.raises(InputError, match=message) as error:
-        DescentConfig(output_dir=str(tmp_path), **args).primal_dual(2)
-    assert "\n" not in str(error.value)
-
-
-def test_alpha_is_a_number_a_schedule_or_a_list(tmp_path):
-    of = lambda **args: DescentConfig(output_dir=str(tmp_path), **args).problem(3).alpha  # noqa: E731
-    assert of(alpha="0.2") == [0.2, 0.2, 0.2]
-    assert of(alpha="0.4", alpha_decay=0.5) == pytest.approx([0.4, 0.2, 0.1])
-    assert of(alpha="0.4", alpha_decay=0.5, first_layer=1) == pytest.approx([0.4, 0.4, 0.2])  # layer 1: not in force
-    assert of(alpha="0.3,0.2,0.1") == [0.3, 0.2, 0.1]
-
-
-@pytest.mark.parametrize(
-    ("given", "steps", "expected"), [(0, 8, 0), (0.25, 8, 2), (0.99, 400, 396), (1, 8, 1), (3.0, 8, 3), (7, 8, 7)]
-)
-def test_a_warmup_below_one_is_a_share_of_all_steps(tmp_path, given, steps, expected):
-    assert DescentConfig(output_dir=str(tmp_path), dual_warmup_steps=given).warmup(steps, 3) == expected
-
-
-@pytest.mark.parametrize(("given", "steps"), [(8, 8), (50, 8), (0.95, 8), (0.6, 1), (1, 1)])
-def test_a_warmup_of_all_steps_is_refused(tmp_path, given, steps):
-    args = {"output_dir": str(tmp_path), "dual_warmup_steps": given}
-    with pytest.raises(InputError, match=rf"\d+ of {steps}"):
-        DescentConfig(**args).warmup(steps, 3)
-    assert DescentConfig(method="erm", **args).warmup(steps, 3) >= 0
-
-
-@pytest.mark.parametrize(
-    ("every", "warmup", "steps", "fits"),
-    [
-        (100, 0, 4, False),
-        (4, 0, 4, True),
-        (4, 1, 4, False),
-        # An epoch has three steps, and its dual step is taken where the next one begins.
-        ("epoch", 0, 3, False),
-        ("epoch", 0, 4, True),
-        ("epoch", 3, 6, False),
-        ("epoch", 3, 7, True),
-    ],
-)
-def test_a_run_without_a_dual_step_is_refused(tmp_path, every, warmup, steps, fits):
-    args = {"output_dir": str(tmp_path), "dual_every": every, "dual_warmup_steps": float(warmup), "strength": 0.9}
-    with nullcontext() if fits else pytest.raises(InputError, match=f"{warmup} of {steps} .* dual_every {every}"):
-        assert DescentConfig(**args).warmup(steps, 3) == warmup
-    assert DescentConfig(method="erm", **args).warmup(steps, 3) == warmup
-
-
-@pytest.mark.parametrize("every", [100, "epoch"])
-def test_a_run_without_a_dual_step_stops_before_its_first_step(tmp_path, data, every):
-    trainer = build(tmp_path, data, max_steps=-1, num_train_epochs=1, dual_every=every)
+def test_a_run_without_a_dual_step_stops_before_its_first_step(tmp_path, data, steps, settings):
+    """How many steps an epoch has is known once it begins."""
+    trainer = build(tmp_path, data, max_steps=-1, num_train_epochs=1, **settings)
     start = weights(trainer)
-    with pytest.raises(InputError, match=f"got 0 of 3 steps of warm-up and dual_every {every}"):
+    with pytest.raises(InputError, match=f"of {steps} steps of warm-up and dual_every"):
         trainer.train()
     assert torch.equal(weights(trainer), start)
-
-
-def test_a_warmup_of_all_steps_stops_the_trainer_before_its_first(tmp_path, data):
-    trainer = build(tmp_path, data, max_steps=-1, num_train_epochs=1, dual_warmup_steps=3.0)  # known once it begins
-    start = weights(trainer)
-    with pytest.raises(InputError, match="got 3 of 3"):
-        trainer.train()
-    assert torch.equal(weights(trainer), start)
-
-
-def test_the_slack_has_an_optimizer_of_its_own(tmp_path, data):
-    found = {}
-    for name in (None, "adam", "sgd"):
-        args = {"alpha": "0.6", "slack": "explicit", "slack_optimizer": name, "max_steps": 2}
-        trainer = build(tmp_path / str(name), data, **args)
-        trainer.train()
-        found[name] = trainer.dual.slack
-    assert torch.equal(found[None], found["sgd"])  # a tenth of the way to ρλ
-    assert not torch.equal(found["sgd"], found["adam"])
-
-
-def test_a_model_without_layers_is_refused(tmp_path, data):
-    with pytest.raises(InputError, match="Linear"):
-        DescentTrainer(nn.Linear(2, 2), DescentConfig(output_dir=str(tmp_path), **QUIET), task=VideoDenoising())
 
 
 # --- the dual's schedule: 3 steps an epoch
@@ -605,7 +467,7 @@ def test_the_best_feasible_model_is_kept_and_no_other(tmp_path, data):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(losses.min().item(), rel=1e-6)
 
 
-def test_a_new_training_in_a_folder_deletes_the_evaluation_of_the_one_before(tmp_path, data):
+def test_a_new_training_in_a_folder_deletes_the_results_of_the_one_before(tmp_path, data):
     names = ("summary.json", "groups.json", "report.html")
     settings = {"depth": 1, "save_strategy": "steps", "save_steps": 1}
     trainer = build(tmp_path, data, **settings)
@@ -614,8 +476,11 @@ def test_a_new_training_in_a_folder_deletes_the_evaluation_of_the_one_before(tmp
     assert all((tmp_path / name).exists() for name in names)
     build(tmp_path, data, **settings).train(resume_from_checkpoint=True)
     assert all((tmp_path / name).exists() for name in names), "it goes on with the same training"
+    (tmp_path / "best_feasible").mkdir(exist_ok=True)
     build(tmp_path, data, **settings).train()
-    assert not any((tmp_path / name).exists() for name in names)
+    assert not any((tmp_path / name).exists() for name in (*names, "best_feasible"))
+    found = Counter((row["step"], row["metric"], row["layer"]) for row in rows(tmp_path))
+    assert set(found.values()) == {1}, "its records start anew"
 
 
 def test_erm_keeps_no_feasible_model(tmp_path, data):
@@ -625,42 +490,16 @@ def test_erm_keeps_no_feasible_model(tmp_path, data):
     assert not (tmp_path / "best_feasible").exists()
 
 
-def test_the_best_model_is_loaded_at_the_end_and_checkpoints_are_models(tmp_path, data):
-    trainer = build(
-        tmp_path,
-        data,
-        method="erm",
-        learning_rate=0.3,  # it gets worse
-        max_grad_norm=0.0,
-        max_steps=4,
-        eval_strategy="steps",
-        eval_steps=1,
-        save_strategy="steps",
-        save_steps=1,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_loss",
-    )
-    trainer.train()
-    losses = series(tmp_path, "loss", "validation")[:, -1]
-    best = int(losses.argmin()) + 1
-    assert best < 4, losses
-    assert trainer.evaluate()["eval_loss"] == losses.min().item()
-    saved = UT.from_pretrained(tmp_path / f"checkpoint-{best}")
-    assert saved.depth == 2
-    assert torch.equal(nn.utils.parameters_to_vector(saved.parameters()), weights(trainer))
-
-
 def test_evaluation_moves_no_random_number(tmp_path, data):
     trainer = build(tmp_path, data)
     set_seed(3)
-    before = torch.get_rng_state()
+    before = torch.get_rng_state(), random.getstate()
     trainer.evaluate()
-    assert torch.equal(torch.get_rng_state(), before)
-    with_evaluation = build(tmp_path / "with", data, eval_strategy="steps", eval_steps=1)
-    without = build(tmp_path / "without", data)
-    with_evaluation.train()
-    without.train()
-    assert torch.equal(weights(with_evaluation), weights(without))
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+    trainers = [build(tmp_path / every, data, eval_strategy=every, eval_steps=1) for every in ("steps", "no")]
+    for each in trainers:
+        each.train()
+    assert torch.equal(*map(weights, trainers))
 
 
 def test_the_violation_that_is_logged_is_the_worst_in_force_the_caps_too(tmp_path, data):
@@ -669,15 +508,6 @@ def test_the_violation_that_is_logged_is_the_worst_in_force_the_caps_too(tmp_pat
     assert trainer.evaluate()["eval_violation"] == trainer.verdict.violations[1] != 0
     trainer = build(tmp_path / "cap", data, **easy, cap=0.25)
     assert trainer.evaluate()["eval_violation"] == trainer.verdict.cap_violation > 0.1
-
-
-def test_a_new_training_into_the_same_folder_starts_its_records_anew(tmp_path, data):
-    for _ in range(2):
-        (tmp_path / "best_feasible").mkdir(exist_ok=True)
-        trainer = build(tmp_path, data, max_steps=2, logging_steps=1)
-        trainer.train()
-        assert not (tmp_path / "best_feasible").exists()
-        assert len({(row["step"], row["metric"], row["layer"]) for row in rows(tmp_path)}) == len(rows(tmp_path)) > 0
 
 
 def test_a_second_train_is_a_new_run_whose_multipliers_go_on(tmp_path, data):
@@ -693,9 +523,3 @@ def test_a_second_train_is_a_new_run_whose_multipliers_go_on(tmp_path, data):
     logged = series(tmp_path, "multiplier")
     assert len(logged) == 30 and 0 < logged[0, 1] < multiplier, "the constraint holds: λ falls from where it was"
     assert trainer.dual.steps == 33 and moves(tmp_path)[:2] == [True, True], "no second warm-up of 12"
-
-
-def test_several_gpus_in_one_process_are_refused(tmp_path, data, monkeypatch):
-    monkeypatch.setattr(DescentConfig, "n_gpu", 2)
-    with pytest.raises(InputError, match=r"GPU.*got 2"):
-        build(tmp_path, data)

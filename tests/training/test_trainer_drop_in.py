@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    DataCollatorWithPadding,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
 )
@@ -25,7 +23,7 @@ from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
-from tests.support.networks import causal, network
+from tests.support.networks import network
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no"}
@@ -167,17 +165,6 @@ def test_plain_arguments_stand_for_the_default_problem(tmp_path, tokenizer):
     assert ours.args.weight_decay == 0.02 and ours.args.method == "constrained"
     assert ours.args.problem(3).alpha == defaults.problem(3).alpha
     assert ours.args.primal_dual(3)._kind == defaults.primal_dual(3)._kind
-
-
-def test_without_constraints_it_is_trainer_itself(tmp_path, tokenizer):
-    still = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
-    model, plain = (classifier(tokenizer, **still) for _ in range(2))
-    settings = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "seed": 0, **QUIET}
-    data = {"train_dataset": texts(tokenizer, 64, 0), "processing_class": tokenizer}
-    DescentTrainer(model, DescentConfig(str(tmp_path / "a"), method="erm", **settings), **data).train()
-    Trainer(plain, TrainingArguments(str(tmp_path / "b"), **settings), **data).train()
-    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_number_for_the_noise_is_gaussian_and_follows_the_embedding(tmp_path, tokenizer):
@@ -369,119 +356,7 @@ def test_noise_reaches_the_embedding_under_adapters(tokenizer):
     torch.testing.assert_close(layered, noisy)
 
 
-def test_virtual_tokens_are_refused(tokenizer):
-    sizes = {"token_dim": 16, "num_transformer_submodules": 1, "num_attention_heads": 2, "num_layers": 3}
-    prompt = PromptTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=3, **sizes)
-    model = get_peft_model(classifier(tokenizer), prompt)
-    with pytest.raises(InputError, match=r"adapters.*virtual tokens"):
-        LayeredClassifier(model)
-
-
 # --- bad input
-
-
-def test_what_a_model_cant_take_is_refused_before_training(tmp_path, tokenizer):
-    good = texts(tokenizer, 20, 0)
-
-    def refused(match, model=None, **settings):
-        with pytest.raises(InputError, match=match):
-            trainer(tmp_path, tokenizer, model or classifier(tokenizer), **settings)
-
-    labels = good["label"]
-    refused(
-        r"sample 7.*label 2.*0 … 1",
-        train_dataset=good.remove_columns("label").add_column("label", [*labels[:7], 2, *labels[8:]]),
-    )
-    refused(r"labels or label or label_ids.*text, idx, input_ids", eval_dataset=good.remove_columns("label"))
-    refused(r"input_ids.*text, label", train_dataset=Dataset.from_list(generate_reviews(4, 0)))
-    ids = [list(row) for row in good["input_ids"]]
-    ids[5][2] = len(tokenizer) + 3
-    wrong = good.remove_columns("input_ids").add_column("input_ids", ids)
-    refused(
-        rf"sample 5.*token {len(tokenizer) + 3}.*{len(tokenizer)}",
-        eval_dataset=wrong,
-    )
-    long = [row["input_ids"] + [1] * (70 * (place == 3)) for place, row in enumerate(good)]
-    refused(
-        r"sample 3.*\d+ tokens.*64",
-        train_dataset=good.remove_columns(["input_ids", "attention_mask"]).add_column("input_ids", long),
-    )
-    empty = [[] if place == 2 else row for place, row in enumerate(good["input_ids"])]
-    refused(
-        r"sample 2.*token",
-        train_dataset=good.remove_columns(["input_ids", "attention_mask"]).add_column("input_ids", empty),
-    )
-    refused("compute_loss_func", compute_loss_func=lambda *_: 0)
-    refused("label_smoothing_factor", args={"label_smoothing_factor": 0.1})
-    refused("problem_type 'regression'", model=classifier(tokenizer, problem_type="regression"))
-    words = [str(label) for label in labels]
-    without = good.remove_columns("label")
-    refused(r"label.*whole numbers", train_dataset=without.add_column("label", words))
-    refused(r"label.*whole numbers", train_dataset=without.add_column("label", [[0.0, 1.0]] * 20))
-    refused("model_init", model_init=lambda: None)
-    refused(r"include_for_metrics.*inputs", args={"include_for_metrics": ["inputs"]})
-    refused("bf16_full_eval", args={"bf16_full_eval": True})
-    by_steps = {"eval_strategy": "steps", "eval_steps": 2}
-    refused("eval_dataset must hold at least 2 samples; got 1", eval_dataset=good.select([0]), args=by_steps)
-    known = "accuracy, feasible, loss, merit, violation"
-    refused(f"one of {known}; got 'f1'", args=by_steps | {"metric_for_best_model": "f1"})
-    two, known = {"a": good, "b": good}, "a_accuracy, .*, b_violation"
-    refused(f"one of {known}; got 'f1'", eval_dataset=two, args=by_steps | {"metric_for_best_model": "eval_f1"})
-    with pytest.raises(InputError, match="eval_dataset"):
-        trainer(tmp_path, tokenizer, classifier(tokenizer), eval_dataset=None).evaluate()
-
-
-class Steps(TrainerCallback):
-    """Counts the steps."""
-
-    taken = 0
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.taken += 1
-
-
-class Unsavable:
-    """A processor that can't be written."""
-
-    def save_pretrained(self, folder):
-        raise TypeError("no JSON")
-
-
-def without_sampling(tokenizer):
-    """A language model as some are published: with a temperature, and without sampling."""
-    model = causal(vocab_size=len(tokenizer), max_position_embeddings=64)
-    model.generation_config.temperature, model.generation_config.do_sample = 0.9, False
-    return model
-
-
-def texts_alone(tokenizer):
-    rows = texts(tokenizer, 8, 0).remove_columns(["label", "text", "idx"])
-    return rows.filter(lambda row: len(row["input_ids"]) >= 8).map(lambda row: {"labels": row["input_ids"]})
-
-
-@pytest.mark.parametrize(
-    ("model", "args", "data", "words"),
-    [
-        (classifier, {"dataloader_drop_last": True}, {"count": 3}, "at least one batch"),
-        (classifier, {"dataloader_drop_last": True, "max_steps": -1}, {"count": 3}, "at least one batch"),
-        (without_sampling, {}, {}, "its generation_config: .*temperature.*do_sample"),
-        (lambda tokenizer: Unsavable(), {}, {}, "its tokenizer: no JSON"),
-    ],
-    ids=["steps", "epochs", "generation config", "processor"],
-)
-def test_what_would_fail_at_the_end_is_refused_before_the_first_step(tmp_path, tokenizer, model, args, data, words):
-    steps, given = Steps(), model(tokenizer)
-    if isinstance(given, Unsavable):
-        settings = {"processing_class": given, "data_collator": DataCollatorWithPadding(tokenizer)}
-        given = classifier(tokenizer)
-    else:
-        settings = {"processing_class": tokenizer}
-    rows = texts_alone(tokenizer) if given.can_generate() else texts(tokenizer, data.get("count", 16), 0)
-    chosen = TrainingArguments(str(tmp_path), **QUIET | {"max_steps": 2} | args)
-    ours = DescentTrainer(given, chosen, train_dataset=rows, callbacks=[steps], **settings)
-    with pytest.raises(InputError, match=words) as error:
-        ours.train()
-    assert steps.taken == 0 and "\n" not in str(error.value)
 
 
 def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_path, tokenizer):
