@@ -104,8 +104,7 @@ def language(folder: Path, peft: LoraConfig | None = None, **args) -> DescentSFT
         output_dir=str(folder),
         train_sampling_strategy="sequential",
         dataset_kwargs={"skip_prepare_dataset": True},
-        gradient_checkpointing=False,
-        **PLAIN | ADAM | args,
+        **PLAIN | ADAM | {"gradient_checkpointing": False} | args,
     )
     return DescentSFTTrainer(
         causal(attention_dropout=0.0),

@@ -7,11 +7,14 @@ from transformers import TrainerCallback
 from tests.support import ranks
 
 
-@pytest.mark.parametrize("name", ["classifier", "language"])
-def test_losses_are_summed_in_single_precision_under_autocast(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "settings"), [("classifier", {}), ("language", {}), ("language", {"gradient_checkpointing": True})]
+)
+def test_losses_are_summed_in_single_precision_under_autocast(tmp_path, name, settings):
     found = []
     for half in (False, True):
-        trainer = ranks.MADE[name](tmp_path / str(half), bf16=half, max_steps=3, per_device_train_batch_size=8)
+        given = settings | {"bf16": half, "max_steps": 3, "per_device_train_batch_size": 8}
+        trainer = ranks.MADE[name](tmp_path / str(half), **given)
         seen = []
         forward = trainer.objective.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1]))
         trainer.train()
