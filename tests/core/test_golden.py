@@ -48,7 +48,7 @@ def _draw() -> list[list[list[float]]]:
 
 
 def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
-    """λ, u and w after the tenth step and at the end; with ``resume`` through a saved state in the middle."""
+    """λ, u and w after the tenth step and at the end; with ``resume`` through the JSON of a state amid a step."""
     rule, slack, problem, schedule = case.split(" · ")
     every, warmup = SCHEDULES[schedule]
 
@@ -60,6 +60,10 @@ def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
     kept: dict[str, list[list[float]]] = {"multipliers": [], "slack": [], "weights": []}
     for step, batches in enumerate(recorded()):
         for *sums, count in batches:
+            if resume and step == SAVED:
+                state, dual = json.dumps(dual.state_dict(), default=torch.Tensor.tolist), fresh()
+                assert len(state) < 1600
+                dual.load_state_dict(json.loads(state))
             dual.observe(torch.tensor(sums, dtype=torch.float64), count)
         if step == SKIPPED:
             dual.skip()
@@ -67,9 +71,6 @@ def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
         dual.step()
         if step % 5 == 4 and step < STEPS - 1:
             dual.end_epoch()
-        if resume and step == SAVED:
-            state, dual = dual.state_dict(), fresh()
-            dual.load_state_dict(state)
         if step in (10, STEPS - 1):
             for name, values in kept.items():
                 values.append(getattr(dual, name).tolist())

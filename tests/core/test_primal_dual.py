@@ -1,8 +1,7 @@
 """PrimalDual around a training loop: when the multipliers move, what is saved, ranks, bad input."""
 
-import io
-import json
 import math
+from copy import deepcopy
 from datetime import timedelta
 
 import pytest
@@ -43,13 +42,6 @@ def state_of(dual: PrimalDual) -> torch.Tensor:
     return torch.cat([dual.multipliers, dual.slack, dual.weights])
 
 
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def same(one, other) -> bool:
     """Bit-equal, all the way down."""
     if isinstance(one, torch.Tensor):
@@ -73,56 +65,6 @@ def advance(dual: PrimalDual, batches) -> list[torch.Tensor]:
 # --- when the multipliers move
 
 
-def test_every_k_steps_on_the_count_weighted_mean_since_the_last_dual_step():
-    """Four steps of two micro-batches with unequal counts are one step on their mean over all samples."""
-    batches = stream(8)
-    many, one = (PrimalDual(DescentProblem(3, 0.1), optimizer="sgd", every=every) for every in (4, 1))
-    moved = []
-    for first, second in zip(batches[::2], batches[1::2], strict=True):
-        for losses, count in (first, second):
-            many.observe(losses * count, count)
-        moved.append(many.step())
-        assert many.multipliers.any() == moved[-1]
-    assert moved == [False, False, False, True]
-
-    total = sum(count for _, count in batches)
-    one.observe(sum(losses.double() * count for losses, count in batches), total)
-    assert one.step()
-    torch.testing.assert_close(state_of(many), state_of(one), rtol=0, atol=1e-12)
-    mean_of_means = torch.stack([losses for losses, _ in batches]).mean(0)
-    other = PrimalDual(DescentProblem(3, 0.1), optimizer="sgd")
-    other.observe(mean_of_means)
-    other.step()
-    assert (other.multipliers - one.multipliers).abs().max() > 1e-4
-
-
-def test_one_batch_of_eight_is_eight_batches_of_one():
-    samples = torch.rand(8, 4, generator=torch.Generator().manual_seed(3))
-    whole, single, uneven = (PrimalDual(DescentProblem(3, 0.1)) for _ in range(3))
-    whole.observe(samples.sum(0), 8)
-    for sample in samples:
-        single.observe(sample)
-    for part in samples.split([1, 5, 2]):
-        uneven.observe(part.sum(0), torch.tensor(len(part)))
-    for dual in (whole, single, uneven):
-        dual.step()
-        torch.testing.assert_close(state_of(dual), state_of(whole), rtol=0, atol=1e-7)
-
-
-def test_the_dual_step_follows_the_mean_since_the_last_one_and_not_longer():
-    dual, fresh = (PrimalDual(DescentProblem(3, 0.1), optimizer="sgd", every=2) for _ in range(2))
-    before, after = stream(2, seed=1), stream(2, seed=2)
-    advance(dual, before)
-    between = dual.multipliers
-    advance(dual, after)
-    advance(fresh, after)
-    # SGD from `between` moves as far as SGD from 0, up to the projection.
-    mean = sum(losses.double() * count for losses, count in after) / sum(count for _, count in after)
-    gap = DescentProblem(3, 0.1).violations(mean)
-    torch.testing.assert_close(dual.multipliers, (between + 0.03 * gap).clamp(min=0))
-    torch.testing.assert_close(fresh.multipliers, (0.03 * gap).clamp(min=0))
-
-
 def test_large_sums_in_half_precision_do_not_overflow():
     """Two batches add up beyond float16, whose largest number is 65504."""
     half, double = (PrimalDual(DescentProblem(1, 0.1), optimizer="sgd") for _ in range(2))
@@ -135,26 +77,12 @@ def test_large_sums_in_half_precision_do_not_overflow():
     assert torch.equal(half.multipliers, double.multipliers) and half.multipliers[1] > 0
 
 
-def test_a_schedule_by_epochs():
-    dual, one = PrimalDual(DescentProblem(3, 0.1), every="epoch"), PrimalDual(DescentProblem(3, 0.1), every=6)
-    for epoch in range(3):
-        batches = stream(6, seed=epoch)
-        states = advance(dual, batches)
-        assert all(torch.equal(state, states[0]) for state in states)
+def test_an_epoch_without_a_batch_moves_nothing():
+    dual = PrimalDual(DescentProblem(3, 0.1), every="epoch")
+    for batches in (stream(6), []):
+        before = advance(dual, batches)[-1:] or [state_of(dual)]
         dual.end_epoch()
-        assert torch.equal(state_of(dual), advance(one, batches)[-1])
-    assert dual.multipliers.max() > 0
-    before = state_of(dual)
-    dual.end_epoch()
-    assert torch.equal(state_of(dual), before), "an epoch without a batch moves nothing"
-
-
-def test_the_end_of_an_epoch_moves_no_multiplier_of_another_schedule():
-    dual = PrimalDual(DescentProblem(3, 0.1), every=4)
-    advance(dual, stream(6))
-    before = dual.multipliers
-    dual.end_epoch()
-    assert torch.equal(dual.multipliers, before)
+        assert torch.equal(state_of(dual), before[0]) == (not batches)
 
 
 def test_warmup_is_erm_and_leaves_no_trace():
@@ -186,27 +114,6 @@ def test_warmup_is_the_objective_alone():
     assert plain.inner and not PrimalDual(DescentProblem(2)).inner
 
 
-def test_warmup_of_one_epoch_with_a_schedule_by_epochs():
-    dual = PrimalDual(DescentProblem(3, 0.1), warmup=6, every="epoch")
-    advance(dual, stream(6))
-    dual.end_epoch()
-    assert not dual.multipliers.any()
-    advance(dual, stream(6))
-    dual.end_epoch()
-    assert dual.multipliers.any()
-
-
-def test_multipliers_stay_zero_where_nothing_is_in_force_whatever_the_optimizer():
-    for optimizer, slack, _ in VARIANTS:
-        problem = DescentProblem(3, 0.1, first=1)
-        dual = PrimalDual(problem, optimizer=optimizer, resilience=0.1, slack=slack)
-        for _ in range(20):
-            dual.observe(torch.tensor([1.0, 5.0, 6.0, 7.0]))
-            dual.step()
-        assert not dual.multipliers[:2].any() and not dual.slack[:2].any()
-        assert (dual.multipliers[2:] > 0).all() and (dual.slack[2:] > 0).all()
-
-
 def test_what_is_handed_out_is_a_copy():
     dual = PrimalDual(DescentProblem(3, 0.1, 0.5), resilience=0.1, slack="explicit")
     advance(dual, stream(3))
@@ -219,27 +126,26 @@ def test_what_is_handed_out_is_a_copy():
 # --- the Lagrangian
 
 
-@pytest.mark.parametrize("form", ["difference", "ratio"])
-@pytest.mark.parametrize("stop_gradient", [False, True])
-def test_the_gradient_of_the_lagrangian_is_the_weights(form, stop_gradient):
-    problem = DescentProblem(3, [0.1, 0.2, 0.3], 0.5, form=form, stop_gradient=stop_gradient)
-    dual = PrimalDual(problem, resilience=0.1)
-    for batch, count in stream(5):
-        dual.observe(batch * count, count)
+STEPS = [
+    (DescentProblem(3, [0.1, 0.2, 0.3], 0.5, form=form, stop_gradient=stop), {"resilience": 0.1})
+    for form in ("difference", "ratio")
+    for stop in (False, True)
+]
+GEOMETRIC = (DescentProblem(3, target=GeometricTarget()), {"optimizer": "price", "horizon": 10})
+
+
+@pytest.mark.parametrize(("problem", "settings"), [*STEPS, GEOMETRIC])
+def test_the_gradient_of_the_lagrangian_is_the_weights(problem, settings):
+    """Those of the ratio form are taken at the last losses that were observed."""
+    dual = PrimalDual(problem, **settings)
+    for batch, count in stream(9):
+        dual.observe(batch.double() * count, count)
         dual.step()
-        # The ratio form's weights are those at the last losses seen.
         losses = batch.double().requires_grad_()
         dual.lagrangian(losses).backward()
         torch.testing.assert_close(losses.grad, dual.weights)
-        expected = problem.lagrangian(batch.double(), dual.multipliers)
-        torch.testing.assert_close(dual.lagrangian(batch.double()), expected)
-    assert dual.multipliers[1:].any() and dual.multipliers[0] > 0
-
-
-def test_the_lagrangian_keeps_the_dtype_of_the_losses():
-    dual = PrimalDual(DescentProblem(3, 0.1, 0.5))
-    advance(dual, stream(3))
-    assert dual.lagrangian(torch.rand(4)).dtype == torch.float32
+        assert (dual.weights >= 0).all() or not problem.stop_gradient
+    assert dual.multipliers[1:].any() and (problem.cap is None or dual.multipliers[0] > 0)
 
 
 @pytest.mark.parametrize("form", ["difference", "ratio"])
@@ -256,80 +162,52 @@ def test_losses_may_live_on_another_device(form):
 # --- save and resume
 
 
-@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
-@pytest.mark.parametrize("at", [4, 7], ids=["between dual steps", "amid accumulation"])
-def test_a_resumed_run_is_bit_equal(optimizer, slack, form, at):
-    def build() -> PrimalDual:
-        problem = DescentProblem(3, 0.1, 0.8, form=form)
-        return PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack, every=2, warmup=2)
-
-    batches = stream(40)
-    whole, part = build(), build()
-    expected = advance(whole, batches)[at:]
-    advance(part, batches[:at])
-    # A micro-batch that was observed before the checkpoint, its step after it.
-    losses, count = batches[at]
-    part.observe(losses * count, count)
-    resumed = build()
-    resumed.load_state_dict(through_a_file(part.state_dict()))
-    assert torch.equal(state_of(resumed), state_of(part)) and resumed.steps == part.steps == at
-    resumed.step()
-    for ours, theirs in zip([state_of(resumed), *advance(resumed, batches[at + 1 :])], expected, strict=True):
-        assert torch.equal(ours, theirs)
-    resumed.end_epoch()
-    whole.end_epoch()
-    assert same(resumed.state_dict(), whole.state_dict())
-    assert max(state[:4].max() for state in expected) > 0.1
-
-
-@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
-def test_a_held_snapshot_does_not_change(optimizer, slack, form):
+@pytest.mark.parametrize("slack", ["implicit", "explicit"])
+def test_a_held_snapshot_does_not_change(slack):
     """The best feasible state is held in memory while the run goes on, and may be loaded more than once."""
-    problem = DescentProblem(3, 0.1, 0.8, form=form)
-    dual, other = (PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack, every=2) for _ in range(2))
+    dual, other = (PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, "adam", 0.2, slack=slack, every=2) for _ in range(2))
     advance(dual, stream(5))
     snapshot = dual.state_dict()
-    copy = through_a_file(snapshot)
+    copy = deepcopy(snapshot)
     advance(dual, stream(20, seed=1))
     assert same(snapshot, copy) and not same(dual.state_dict(), copy)
     other.load_state_dict(snapshot)
     advance(other, stream(20, seed=1))
-    assert same(snapshot, copy)
-    assert torch.equal(state_of(other), state_of(dual))
+    assert same(snapshot, copy) and torch.equal(state_of(other), state_of(dual))
 
 
-@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
-def test_a_state_is_small_and_loses_nothing_as_json(optimizer, slack, form):
-    whole, resumed = (
-        PrimalDual(DescentProblem(3, 0.1, 0.8, form=form), 0.1, optimizer, 0.2, slack=slack) for _ in range(2)
-    )
-    advance(whole, stream(7))
-    text = json.dumps(whole.state_dict(), default=torch.Tensor.tolist)
-    assert len(text) < 1100
-    resumed.load_state_dict(json.loads(text))
-    assert same(resumed.state_dict(), whole.state_dict())
-    for ours, theirs in zip(advance(resumed, stream(9, seed=1)), advance(whole, stream(9, seed=1)), strict=True):
-        assert torch.equal(ours, theirs)
+KINDS = [{"optimizer": "sgd"}, {"optimizer": "nupi"}, {"slack": "explicit"}]
 
 
-def test_the_state_of_another_depth_or_kind_is_refused_and_nothing_moves():
-    def build(depth=3, **arguments) -> PrimalDual:
-        return PrimalDual(DescentProblem(depth, 0.1), resilience=0.1, **arguments)
+@pytest.mark.parametrize(
+    ("saved", "loaded", "words"),
+    [
+        ({"depth": 5}, {}, r"5 layers.*3"),
+        *((kind, {}, r"optimizer=.*optimizer='adam', slack='implicit'") for kind in KINDS),
+        *(({}, kind, r"optimizer='adam', slack='implicit'.*optimizer=") for kind in KINDS),
+        (KINDS[2] | {"slack_optimizer": "adam"}, KINDS[2], r"slack_optimizer='adam'.*slack_optimizer='sgd'"),
+        # λ_1 of a chain from layer 0 would otherwise be at work where the chain starts at layer 2.
+        ({}, {"first": 2}, r"multipliers.*layers 1, 2, 3.*layers 3"),
+        ({"first": 2}, {}, r"multipliers.*layers 3.*layers 1, 2, 3"),
+        ({"cap": 1.0}, {}, r"multipliers.*the cap and layers.*layers"),
+        ({}, {"cap": 1.0}, r"multipliers.*layers.*the cap and layers"),
+        ({"version": 0.1}, {}, "older"),
+    ],
+)
+def test_the_state_of_another_dual_is_refused_and_nothing_moves(saved, loaded, words):
+    """That of an older version has sums of the layers and one count."""
 
-    dual = build()
-    advance(dual, stream(3))
-    before = dual.state_dict()
-    with pytest.raises(InputError, match=r"5 layers.*3"):
-        dual.load_state_dict(build(5).state_dict())
-    for arguments in [{"optimizer": "sgd"}, {"optimizer": "nupi"}, {"slack": "explicit"}]:
-        with pytest.raises(InputError, match=r"optimizer=.*optimizer="):
-            dual.load_state_dict(build(**arguments).state_dict())
-        with pytest.raises(InputError, match=r"optimizer='adam', slack='implicit'"):
-            build(**arguments).load_state_dict(dual.state_dict())
-    explicit, other = build(slack="explicit"), build(slack="explicit", slack_optimizer="adam")
-    with pytest.raises(InputError, match=r"slack_optimizer='adam'.*slack_optimizer='sgd'"):
-        explicit.load_state_dict(other.state_dict())
-    assert same(dual.state_dict(), before)
+    def build(depth=3, first=0, cap=None, version=None, **arguments) -> PrimalDual:
+        return PrimalDual(DescentProblem(depth, 0.1, cap, first=first), resilience=0.1, **arguments)
+
+    before, dual = build(**saved), build(**loaded)
+    for each in (before, dual):
+        advance(each, stream(3, each.problem.depth))
+    state, kept = before.state_dict(), dual.state_dict()
+    state |= {"totals": state["totals"][:5]} if "version" in saved else {}
+    with pytest.raises(InputError, match=words):
+        dual.load_state_dict(state)
+    assert same(dual.state_dict(), kept)
 
 
 # --- losses that are not numbers
@@ -344,7 +222,8 @@ def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(optimizer, slack, 
     advance(spared, stream(4))
     before = state_of(dual)
     dual.observe(torch.tensor([4.0, 3.6, bad, 2.8]), 4)
-    with pytest.raises(NonFiniteLossError, match=r"layer \[2\].*\[1\.0, 0\.\d+, [ni]"):
+    dual.observe(torch.tensor([bad, 3.6, bad, 2.8]), 4)
+    with pytest.raises(NonFiniteLossError, match=r"layer \[0, 2\].*\[[ni]\w+, 0\.\d+, [ni]"):
         dual.step()
     assert torch.equal(state_of(dual), before)
     # Whoever goes on without that batch goes on as if it had not been.
@@ -352,23 +231,12 @@ def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(optimizer, slack, 
         assert torch.equal(one, other)
 
 
-def test_every_layer_that_is_not_finite_is_named():
-    dual = PrimalDual(DescentProblem(3, 0.1), every="epoch")
-    dual.observe(torch.tensor([math.nan, 1.0, 1.0, 1.0]))
-    dual.observe(torch.tensor([1.0, 1.0, 1.0, math.inf]))
-    with pytest.raises(NonFiniteLossError, match=r"layer \[0, 3\]"):
-        dual.end_epoch()
-
-
-def test_the_ratio_form_refuses_a_loss_of_zero_in_the_chain():
-    dual = PrimalDual(DescentProblem(2, 0.1, form="ratio"))
-    dual.observe(torch.tensor([1.0, 0.0, 0.5]))
-    with pytest.raises(InputError, match=r"ratio.*\[1\.0, 0\.0, 0\.5\].*'difference'"):
-        dual.step()
-    assert not dual.multipliers.any()
+def test_the_ratio_form_divides_by_no_loss_of_another_chain():
     chain = PrimalDual(DescentProblem(2, 0.1, form="ratio", first=1))
     chain.observe(torch.tensor([0.0, 1.0, 1.5]))
     assert chain.step() and chain.multipliers[2] > 0 and chain.weights.isfinite().all()
+    DescentProblem(2, 0.1, form="ratio", first=1).violations(torch.tensor([-2.0, 1.0, -0.5]))
+    assert (DescentProblem(2, 0.1).violations(torch.tensor([-2.0, -1.0, -0.5]))[1:] > 0).all()
 
 
 # --- bad input
@@ -414,40 +282,36 @@ def test_arguments_outside_their_range(arguments, message):
         PrimalDual(DescentProblem(3, 0.1), **arguments)
 
 
-def test_losses_of_another_shape_or_with_a_graph():
-    dual = PrimalDual(DescentProblem(3, 0.1))
-    with pytest.raises(InputError, match=r"losses.*\(4,\).*\(3,\)"):
-        dual.observe(torch.ones(3))
-    with pytest.raises(InputError, match=r"losses\.detach\(\)"):
-        dual.observe(torch.ones(4, requires_grad=True))
-    with pytest.raises(InputError, match=r"losses.*\(4,\).*\(3,\)"):
-        dual.lagrangian(torch.ones(3))
+def observed(losses, *count, **problem):
+    """A dual that has observed these losses."""
+    dual = PrimalDual(DescentProblem(len(losses) - 1, 0.1, **problem))
+    dual.observe(torch.tensor(losses), *count)
+    return dual
 
 
-@pytest.mark.parametrize("count", [math.nan, math.inf, -1.0, torch.tensor(-2)])
-def test_a_count_that_is_no_number_of_samples(count):
-    dual = PrimalDual(DescentProblem(3, 0.1))
-    with pytest.raises(InputError, match=r"count.*got "):
-        dual.observe(torch.ones(4), count)
-    dual.observe(torch.zeros(4), 0)
-    assert dual.step() is False, "nothing was observed"
-    with pytest.raises(InputError, match=r"count of 0.*\[1\.0, "):
-        dual.observe(torch.ones(4), 0)
-
-
-def test_the_ratio_form_refuses_negative_losses_that_would_look_feasible():
-    """f_1 = −1 after f_0 = −2 is a rise, but f_1 / f_0 = 0.5 lies below 1 − α = 0.9."""
-    problem = DescentProblem(2, 0.1, form="ratio")
-    losses = torch.tensor([-2.0, -1.0, -0.5])
-    with pytest.raises(InputError, match=r"ratio.*\[-2\.0, -1\.0, -0\.5\].*'difference'"):
-        problem.violations(losses)
-    dual = PrimalDual(problem)
-    dual.observe(losses)
-    with pytest.raises(InputError, match=r"ratio.*losses"):
-        dual.step()
-    assert (DescentProblem(2, 0.1).violations(losses)[1:] > 0).all(), "the difference form has no such limit"
-    # A loss that no other is divided by may be of any sign.
-    DescentProblem(2, 0.1, form="ratio", first=1).violations(torch.tensor([-2.0, 1.0, -0.5]))
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda: PrimalDual(DescentProblem(3, 0.1)).observe(torch.ones(3)), r"losses.*\(4,\).*\(3,\)"),
+        (lambda: PrimalDual(DescentProblem(3, 0.1)).lagrangian(torch.ones(3)), r"losses.*\(4,\).*\(3,\)"),
+        (
+            lambda: PrimalDual(DescentProblem(3, 0.1)).observe(torch.ones(4, requires_grad=True)),
+            r"losses\.detach\(\)",
+        ),
+        (lambda: observed([1.0] * 4, math.nan), "count.*got nan"),
+        (lambda: observed([1.0] * 4, math.inf), "count.*got inf"),
+        (lambda: observed([1.0] * 4, torch.tensor(-2)), "count.*got -2"),
+        (lambda: observed([1.0] * 4, 0), r"count of 0.*\[1\.0, "),
+        (lambda: PrimalDual(DescentProblem(3, 0.1)).step(), r"observe\(losses\.detach\(\)\)"),
+        (lambda: observed([1.0, 0.0, 0.5], form="ratio").step(), r"ratio.*\[1\.0, 0\.0, 0\.5\].*'difference'"),
+        # f_1 = −1 after f_0 = −2 is a rise, but f_1 / f_0 = 0.5 lies below 1 − α = 0.9.
+        (lambda: observed([-2.0, -1.0, -0.5], form="ratio").step(), r"ratio.*\[-2\.0, -1\.0, -0\.5\].*'difference'"),
+    ],
+)
+def test_losses_that_can_not_be_stepped_on(work, message):
+    with pytest.raises(InputError, match=message):
+        work()
+    assert observed([0.0] * 4, 0).step() is False, "no sample is no error"
 
 
 @pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
@@ -484,34 +348,6 @@ def test_geometric_bounds_are_on_the_cpu_too():
         dual.observe(torch.tensor([1.0, 0.9, 0.8, 0.7], device="cpu"))
         dual.step()
     assert dual.multipliers.device.type == dual.weights.device.type == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("saved", "loaded"),
-    [
-        ({"first": 0}, {"first": 2}),
-        ({"first": 2}, {"first": 0}),
-        ({"cap": 1.0}, {}),
-        ({}, {"cap": 1.0}),
-    ],
-)
-def test_the_state_of_other_constraints_is_refused_and_nothing_moves(saved, loaded):
-    """λ_1 of a chain from layer 0 would otherwise be at work where the chain starts at layer 2."""
-    before, after = (PrimalDual(DescentProblem(3, 0.1, **settings)) for settings in (saved, loaded))
-    advance(before, stream(5))
-    with pytest.raises(InputError, match=r"multipliers.*layers.*layers"):
-        after.load_state_dict(before.state_dict())
-    assert not after.multipliers.any() and after.steps == 0
-    older = before.state_dict()
-    del older["in_force"]
-    with pytest.raises(InputError, match="older"):
-        before.load_state_dict(older)
-
-
-def test_a_step_on_nothing():
-    dual = PrimalDual(DescentProblem(3, 0.1))
-    with pytest.raises(InputError, match=r"observe\(losses\.detach\(\)\)"):
-        dual.step()
 
 
 # --- two ranks
@@ -615,73 +451,32 @@ def losses_of(model: Blocks, batch) -> torch.Tensor:
     return torch.stack([((output - clean) ** 2).mean() for output in model(noisy)])
 
 
-@pytest.mark.parametrize("stop_gradient", [False, True])
-def test_multipliers_that_stay_at_zero_train_the_very_same_network_as_erm(stop_gradient):
-    """Constant offsets that fall by half each layer: no constraint ever binds, no gradient changes."""
-    offsets = 100 * 0.5 ** torch.arange(8)
-    problem = DescentProblem(7, 0.1, cap=1000.0, stop_gradient=stop_gradient)
-    duals = {
-        "λ at 0": PrimalDual(problem, resilience=0.1),
-        "no constraint": PrimalDual(DescentProblem(7, alpha=None)),
-        "no PrimalDual": None,
-    }
-    ends = {}
-    for name, dual in duals.items():
-        model, sample = denoising(seed=1)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-        for _ in range(25):
-            losses = losses_of(model, sample(32)) + offsets
-            (dual.lagrangian(losses) if dual else losses[-1]).backward()
+def test_the_plain_loop_meets_the_constraints_that_erm_does_not():
+    """The loop of the README, to the letter, on fresh samples; judged on others."""
+
+    def trained(dual):
+        model, sample = denoising(seed=2)
+        batches = [sample(64) for _ in range(800)]
+        held_out = sample(20_000)
+        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+        for batch in batches:
+            losses = losses_of(model, batch)  # (L+1,): f_0 … f_L
+            dual.lagrangian(losses).backward()
             optimizer.step()
             optimizer.zero_grad()
-            if dual:
-                dual.observe(losses.detach())
-                dual.step()
-                assert not dual.multipliers.any() and dual.weights.tolist() == [0] * 7 + [1]
-        ends[name] = torch.nn.utils.parameters_to_vector(model.parameters())
-    assert torch.equal(ends["λ at 0"], ends["no PrimalDual"])
-    assert torch.equal(ends["no constraint"], ends["no PrimalDual"])
-
-
-@pytest.mark.parametrize("seed", [2, 4])
-def test_the_plain_loop_meets_the_constraints_that_erm_does_not(seed):
-    """The loop of the README, to the letter, on fresh samples; judged on others."""
-    model, sample = denoising(seed)
-    loader = [sample(64) for _ in range(800)]
-    held_out = sample(20_000)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-
-    def layer_losses(batch):
-        return losses_of(model, batch)
+            dual.observe(losses.detach())
+            dual.step()
+        with torch.no_grad():
+            return losses_of(model, held_out)
 
     problem = DescentProblem(depth=7, alpha=0.1, stop_gradient=False)
-    dual = PrimalDual(problem, lr=0.03, optimizer="adam", resilience=0.05)
-    for batch in loader:
-        losses = layer_losses(batch)  # (L+1,): f_0 … f_L
-        dual.lagrangian(losses).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        dual.observe(losses.detach())
-        dual.step()
-        assert dual.multipliers.shape == (8,) and (dual.multipliers >= 0).all()
-
-    erm, again = denoising(seed)
-    loader = [again(64) for _ in range(800)]
-    optimizer = torch.optim.Adam(erm.parameters(), lr=2e-3)
-    for batch in loader:
-        losses_of(erm, batch)[-1].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    with torch.no_grad():
-        constrained, unconstrained = losses_of(model, held_out), losses_of(erm, held_out)
+    ours = trained(PrimalDual(problem, lr=0.03, optimizer="adam", resilience=0.05))
+    plain = trained(PrimalDual(DescentProblem(7)))
     # In parts of the last loss: met to 2 % (the slack is ρλ, and 20,000 samples are not all), by ERM missed
     # by over 5 %, at the same last loss.
-    assert problem.violations(constrained).max() < 0.02 * constrained[-1]
-    assert problem.violations(unconstrained).max() > 0.05 * unconstrained[-1]
-    assert constrained[-1] < 1.02 * unconstrained[-1]
-    assert (constrained[1:] < constrained[:-1]).all()
-    assert dual.weights.shape == (8,) and dual.slack.shape == (8,) and dual.multipliers[0] == 0
+    assert problem.violations(ours).max() < 0.02 * ours[-1]
+    assert problem.violations(plain).max() > 0.05 * plain[-1]
+    assert ours[-1] < 1.02 * plain[-1] and (ours[1:] < ours[:-1]).all()
 
 
 def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
@@ -704,15 +499,3 @@ def test_what_was_warm_is_warm_where_it_goes_on():
         before.step()
     after.load_state_dict(before.state_dict())
     assert after.warm and after.warmup == 1 and torch.equal(after.weights, before.weights)
-
-
-def test_the_state_of_an_older_version_is_refused_and_changes_nothing():
-    dual = PrimalDual(DescentProblem(3, 0.1))
-    dual.observe(torch.tensor([4.0, 3.0, 2.0, 1.0]))
-    dual.step()
-    before = dual.state_dict()
-    older = {**before, "totals": before["totals"][:5], "steps": 7}  # sums of the layers and one count
-    with pytest.raises(InputError, match="older"):
-        dual.load_state_dict(older)
-    after = dual.state_dict()
-    assert after["steps"] == 1 and torch.equal(after["multipliers"], before["multipliers"])
