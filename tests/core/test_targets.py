@@ -125,19 +125,6 @@ def test_the_unit_of_the_losses_does_not_matter():
     assert duals[0].multipliers[1:].min() < 1
 
 
-def test_the_gradient_of_the_lagrangian_is_the_weights_and_none_is_negative():
-    problem = DescentProblem(4, target=GeometricTarget())
-    dual = PrimalDual(problem, optimizer="price", horizon=10)
-    for seed in range(20):
-        losses = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
-        dual.observe(losses)
-        dual.step()
-        assert (dual.weights >= 0).all()
-        losses.requires_grad_()
-        dual.lagrangian(losses).backward()
-        torch.testing.assert_close(losses.grad, dual.weights)
-
-
 def test_multipliers_stay_at_the_price_where_nothing_helps_and_leave_it_where_a_constraint_holds():
     problem = DescentProblem(2, target=GeometricTarget(0.0))
     dual = PrimalDual(problem, optimizer="price", horizon=20, options={"price": 0.5})
@@ -166,17 +153,10 @@ def test_a_toy_problem_ends_with_its_constraints_met():
     assert parameters[0].item() < 1.5
 
 
-def test_a_loss_of_zero_is_no_error():
-    problem = DescentProblem(2, target=GeometricTarget())
-    dual = PrimalDual(problem, optimizer="price", horizon=10)
-    for _ in range(3):
-        dual.observe(torch.zeros(3))
-        dual.step()
-    assert dual.multipliers.isfinite().all() and dual.weights.isfinite().all()
-
-
-@pytest.mark.parametrize("curve", [[2.0, 0.0, 50.0], [0.0, 3.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, -1e-9]])
-def test_a_layer_of_loss_zero_between_others_is_no_error(curve):
+@pytest.mark.parametrize(
+    "curve", [[0.0, 0.0, 0.0], [2.0, 0.0, 50.0], [0.0, 3.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, -1e-9]]
+)
+def test_a_layer_of_loss_zero_is_no_error(curve):
     """The last of rounding: a divergence of two equal distributions may come out just below 0."""
     problem = DescentProblem(2, target=GeometricTarget())
     dual = PrimalDual(problem, optimizer="price", horizon=10)
@@ -199,22 +179,6 @@ def test_a_negative_loss_is_refused_by_its_layer_and_moves_nothing(curve):
     assert torch.equal(dual.multipliers, before)
 
 
-def test_a_resumed_dual_goes_on_bit_equal():
-    def fresh():
-        return PrimalDual(DescentProblem(3, target=GeometricTarget()), optimizer="price", horizon=30)
-
-    whole, cut = fresh(), fresh()
-    batches = torch.rand(12, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.2
-    for place, losses in enumerate(batches):
-        if place == 5:
-            state, cut = cut.state_dict(), fresh()
-            cut.load_state_dict(state)
-        for dual in (whole, cut):
-            dual.observe(losses)
-            dual.step()
-        assert torch.equal(whole.multipliers, cut.multipliers) and torch.equal(whole.weights, cut.weights)
-
-
 def test_the_step_is_relative_to_the_number_of_dual_steps():
     """Twice as many steps, each half as long; and a dual step after every second primal step counts as one."""
     lams = []
@@ -229,18 +193,12 @@ def test_the_step_is_relative_to_the_number_of_dual_steps():
 
 def test_explicit_slack_beside_the_price_rule_goes_to_its_optimum():
     """Where λ stays at the price p, u goes to ρp; the slack never uses the price rule itself."""
-    problem, resilience = DescentProblem(1, target=GeometricTarget()), 0.1
-    dual = PrimalDual(problem, None, "price", resilience, slack="explicit", horizon=1000, slack_lr=0.05)
+    problem = DescentProblem(1, target=GeometricTarget())
+    dual = PrimalDual(problem, None, "price", 0.1, slack="explicit", horizon=1000, slack_lr=0.05)
     for _ in range(200):
         dual.observe(torch.tensor([1.0, 2.0]))  # the layer doubles the loss
         dual.step()
-    assert dual.multipliers.tolist() == [0, 1.0]
-    assert dual.slack[1].item() == pytest.approx(resilience, rel=1e-6)
-    usual = PrimalDual(problem, None, "price", resilience, slack="explicit", horizon=1000)
-    for _ in range(200):
-        usual.observe(torch.tensor([1.0, 2.0]))
-        usual.step()
-    assert 0 < usual.slack[1].item() <= resilience
+    assert dual.multipliers.tolist() == [0, 1.0] and dual.slack[1].item() == pytest.approx(0.1, rel=1e-6)
 
 
 def test_the_merit_is_the_penalty_at_the_price_one():
@@ -284,18 +242,9 @@ def test_what_cannot_be_is_refused(make, words):
 
 def test_the_price_rule_asks_for_the_length_of_the_run():
     dual = PrimalDual(DescentProblem(1, target=GeometricTarget()), optimizer="price")
-    dual.observe(torch.tensor([1.0, 2.0]))
+    dual.observe(torch.tensor([1.0, 0.5]))
     with pytest.raises(InputError, match="horizon"):
         dual.step()
-    dual = PrimalDual(DescentProblem(1, target=GeometricTarget()), optimizer="price")
     dual.plan(10)
     dual.observe(torch.tensor([1.0, 0.5]))
     assert dual.step() and dual.multipliers[1].item() == 0
-
-
-def test_the_cap_may_bound_another_exit_than_the_chains_first():
-    problem = DescentProblem(3, 0.5, 2.0, cap_layer=1)
-    losses = torch.tensor([1.0, 5.0, 2.0, 1.0])
-    assert problem.violations(losses)[:2].tolist() == [3, 4.5]
-    weights = problem.weights(torch.tensor([0.25, 0, 0, 0]))
-    assert weights.tolist() == [0, 0.25, 0, 1]
