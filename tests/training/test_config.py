@@ -13,6 +13,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from descend import UT, DescentConfig, InputError, UTConfig
 from descend.cli.settings import read_recipe
 from descend.core import DescentProblem
+from descend.methods import METHODS, settings_of_others
 from descend.training.config import REFUSED as NEVER
 
 LIST = [0.25, 0.5, 0.125]
@@ -265,3 +266,11 @@ def test_a_subclass_may_name_types_for_type_checkers_alone(tmp_path):
     assert names["Mine"](str(tmp_path)).label == 5
     with pytest.raises(InputError, match="r_drop must be at least 0; got -1"):
         names["Mine"](str(tmp_path), r_drop=-1.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_says_which_settings_it_does_not_use(tmp_path, method):
+    idle = DescentConfig(str(tmp_path), method=method).idle
+    assert not idle & (METHODS[method] | {"exits", "calibrate", "patience"})
+    assert idle >= settings_of_others(method)
+    assert (idle >= {"strength", "alpha_decay", "resilience", "dual_lr"}) == (method != "constrained")

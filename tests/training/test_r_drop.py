@@ -8,8 +8,7 @@ import torch
 from datasets import Dataset
 from torch.nn import functional as F
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, run
-from descend.cli import main
+from descend import DescentConfig, DescentTrainer, GaussianNoise
 from descend.objective import Objective
 from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
@@ -125,14 +124,3 @@ def test_a_run_whose_passes_agree_learns_and_logs_what_erm_does(tmp_path):
         start = networks.network("distilbert", **STILL).classifier.weight
         assert (ours.objective.model.network.classifier.weight - start).norm() > 1e-3
         assert losses(tmp_path / f"r-drop {accumulation}") == pytest.approx(losses(tmp_path / f"erm {accumulation}"))
-
-
-SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu", "--max-steps", "2"]
-
-
-def test_a_run_is_carried_out_and_judged(tmp_path):
-    flags = ["--data", "generated", "--method", "r-drop", "--r-drop", "0.5", "--out", f"{tmp_path}/a"]
-    assert main(["train", "text-distilbert", *SMALL, *flags]) == 0
-    summary = run.evaluate(tmp_path / "a", noise=[0.0])
-    assert (summary.method, summary.settings["r_drop"]) == ("r-drop", 0.5)
-    assert "alpha_decay" not in summary.settings and "resilience" not in summary.settings
