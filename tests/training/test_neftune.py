@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from descend import DescentConfig, DescentTrainer, run
+from descend import run
 from descend.cli import main
 from descend.results import read_config
 from tests.support.texts import build, review_tokenizer
@@ -18,21 +18,12 @@ def tokenizer():
     return review_tokenizer()
 
 
-def test_sigma_is_that_of_the_noise_or_of_the_words(tmp_path, tokenizer):
+def test_alpha_is_chosen_where_it_is_not_given(tmp_path, tokenizer):
+    """From σ_x of the training data; a σ_x that is fixed is taken as it is."""
     trainer = build(tmp_path, tokenizer, method="neftune", **UNCONSTRAINED)
-    assert trainer.sigma == 0.02 and trainer._level == 0.5  # a σ_x that is fixed is taken as it is
-    texts = [torch.tensor(text["input_ids"]) for text in trainer.train_dataset]
-    words = trainer.objective.model.get_input_embeddings()(torch.cat(texts))
-    free = DescentTrainer(
-        trainer.objective.model,
-        DescentConfig(str(tmp_path / "free"), method="neftune", use_cpu=True, report_to="none"),
-        noise=0.5,
-        train_dataset=trainer.train_dataset,
-        data_collator=trainer.data_collator,
-    )
-    sigma = words.std(correction=0).item()
-    assert free.sigma == pytest.approx(sigma, rel=1e-3)
-    assert free.neftune_noise_alpha > 0
+    assert trainer.sigma == 0.02 and trainer.neftune_noise_alpha > 0
+    fixed, trainer.objective.noise.sigma = trainer.neftune_noise_alpha, None
+    assert trainer.method.alpha(trainer) == pytest.approx(fixed * trainer.sigma / 0.02)
     assert build(tmp_path / "erm", tokenizer, method="erm").neftune_noise_alpha is None
 
 

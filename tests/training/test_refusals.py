@@ -227,6 +227,7 @@ REFUSED = [
     (lambda f: language(f, without_sampling()).train(), "its generation_config: .*temperature.*do_sample"),
     (lambda f: texts(f, processing_class=Unsavable()).train(), "its tokenizer: no JSON"),
     (lambda f: points(f, Short, BY_STEPS).train(), "the data of get_eval_dataloader must hold at least 2"),
+    (lambda f: points(f).train(resume_from_checkpoint=True), "has no whole checkpoint to go on from"),
 ]
 
 
