@@ -11,7 +11,7 @@ from descend.recipes import RECIPES, Recipe, Workload
 from descend.recipes.base import class_numbers
 from descend.results.config import PRETRAINED
 from descend.run import stored
-from descend.tasks.text.splits import class_order
+from descend.tasks.folders import class_order
 from descend.training.config import DescentConfig
 
 ALIKE = [

@@ -1,7 +1,6 @@
 """IMDb and MNLI as they lie on disk, real files where they are, and what else a folder may hold."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -149,13 +148,12 @@ def test_a_field_or_a_byte_that_cant_be_read_is_told_by_its_file(tmp_path):
     assert one_line(read_mnli, tmp_path) == f"{file} is not UTF-8 text. Convert it."
 
 
-def classes(root, **sides):
-    """Folders of texts: side → the names of its classes."""
-    for side, names in sides.items():
-        for name in names:
-            (root / side / name).mkdir(parents=True)
-            for number in range(3):
-                (root / side / name / f"{number}.txt").write_text(f"a {name} text {side} {number}")
+def classes(root, *names):
+    """A training side with folders of texts."""
+    for name in names:
+        (root / "train" / name).mkdir(parents=True)
+        for number in range(3):
+            (root / "train" / name / f"{number}.txt").write_text(f"a {name} text {number}")
     return root
 
 
@@ -180,22 +178,14 @@ def test_texts_of_ones_own_classes_are_read_from_a_table(name, tmp_path):
     assert read_labelled(tmp_path / name)["test"].to_list() == sides["test"].to_list()
 
 
-def test_texts_of_ones_own_classes_are_read_from_folders(tmp_path):
-    both = classes(tmp_path / "both", train=["a", "b", "c"], test=["c", "a"])
-    sides = read_labelled(both)
-    assert kind_of(both) == "labelled" and sides["train"].features["label"].names == ["a", "b", "c"]
-    assert sorted(sides["test"]["label"]) == [0, 0, 0, 2, 2, 2] and len(sides["train"]) == 9
-    assert sides["train"][3]["source"] == str(both / "train" / "b" / "0.txt")
-    alone = read_labelled(classes(tmp_path / "alone", train=["neg", "neutral", "pos"]))
-    assert kind_of(tmp_path / "alone") == "labelled" and (len(alone["train"]), len(alone["test"])) == (6, 3)
-
-
-def test_ones_own_pos_and_neg_are_told_their_kind(tmp_path):
-    root = classes(tmp_path, train=["neg", "pos"])
-    assert "there is no test/neg. Texts of one's own classes are read by --dataset labelled." in one_line(
-        read_imdb, root
-    )
-    assert len(read_labelled(root)["test"]) == 2
+def test_texts_of_ones_own_classes_are_read_from_folders_and_pos_and_neg_are_told_their_kind(tmp_path):
+    sides = read_labelled(classes(tmp_path / "own", "neg", "neutral", "pos"))
+    assert kind_of(tmp_path / "own") == "labelled" and (len(sides["train"]), len(sides["test"])) == (6, 3)
+    assert sides["train"].features["label"].names == ["neg", "neutral", "pos"]
+    assert sides["train"][0]["text"] in [f"a neg text {number}" for number in range(3)]
+    root = classes(tmp_path / "imdb", "neg", "pos")
+    message = "there is no test/neg. Texts of one's own classes are read by --dataset labelled."
+    assert message in one_line(read_imdb, root) and len(read_labelled(root)["test"]) == 2
 
 
 @pytest.mark.parametrize("rare", [1, 2, 3, 4])
@@ -207,43 +197,27 @@ def test_a_rare_class_is_always_learned(rare, tmp_path):
     assert sum(map(len, texts)) == len(set.union(*texts)) and abs(len(parts["test"]) - 40) < 3
 
 
-def test_a_given_validation_side_is_used(tmp_path):
-    root = classes(tmp_path, train=["a", "b"], test=["a", "b"], val=["a", "b"])
-    parts = read_parts("labelled", str(root), 0.5)
-    assert {side: {Path(each).parts[-3] for each in texts["source"]} for side, texts in parts.items()} == {
-        "train": {"train"},
-        "test": {"test"},
-        "validation": {"val"},
-    }
-
-
-def test_classes_that_are_numbers_keep_their_order(tmp_path):
+def test_classes_that_are_numbers_keep_their_order_in_a_table(tmp_path):
     names = [str(number) for number in range(12)]
     rows = "".join(f"text {name} {place},{name}\n" for name in reversed(names) for place in range(4))
-    tables = [table(tmp_path, "ten.csv", f"text,label\n{rows}"), classes(tmp_path / "ten", train=names)]
-    assert all(read_labelled(each)["train"].features["label"].names == names for each in tables)
+    sides = read_labelled(table(tmp_path, "ten.csv", f"text,label\n{rows}"))
+    assert sides["train"].features["label"].names == names
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("name", "text", "message"),
     [
-        (lambda root: root, "must be a folder with train, and in it a folder of .txt files for each class"),
-        (lambda root: classes(root, train=["a"]), "must have texts of at least 2 classes; got a."),
-        (lambda root: classes(root, train=["a", "b"], test=["a", "d"]), "has texts of d, a class that"),
-        (lambda root: classes(root, train=["a", "b"], test=["a"], val=["d"]), "val has texts of d, a class that"),
-        (lambda root: classes(root, train=["a"], val=["a"], validation=["a"]), "both val and validation"),
-        (lambda root: table(root, "t.csv", "text,class\na,b\n"), "line 2 has no column label; it has text, class"),
-        (lambda root: table(root, "t.csv", "body,label\na,b\n"), "line 2 has no column text; it has body, label"),
-        (lambda root: table(root, "t.csv", "text,label\na,b\nc,\n"), "line 3: label is empty"),
-        (lambda root: table(root, "t.tsv", "text\tlabel\na\tb\nc\tb\n"), "at least 2 classes; got b."),
-        (lambda root: table(root, "t.csv", ""), "at least 2 classes; got none."),
-        (lambda root: table(root, "t.jsonl", '{"text": 3, "label": "b"}\n'), "text must be text; got 3"),
-        (lambda root: table(root, "t.txt", "a"), "or a file .csv, .tsv, .jsonl with the columns text and label"),
-        (lambda root: root / "none", "must be a folder with train"),
+        ("t.csv", "text,class\na,b\n", "line 2 has no column label; it has text, class"),
+        ("t.csv", "body,label\na,b\n", "line 2 has no column text; it has body, label"),
+        ("t.csv", "text,label\na,b\nc,\n", "line 3: label is empty"),
+        ("t.tsv", "text\tlabel\na\tb\nc\tb\n", "at least 2 classes; got b."),
+        ("t.csv", "", "at least 2 classes; got none."),
+        ("t.jsonl", '{"text": 3, "label": "b"}\n', "text must be text; got 3"),
+        ("t.txt", "a", "or a file .csv, .tsv, .jsonl with the columns text and label"),
     ],
 )
-def test_texts_of_ones_own_classes_that_cant_be_read_are_one_line(make, message, tmp_path):
-    assert message in one_line(read_labelled, make(tmp_path))
+def test_tables_of_texts_that_cant_be_read_are_one_line(name, text, message, tmp_path):
+    assert message in one_line(read_labelled, table(tmp_path, name, text))
 
 
 def table(root, name, text):

@@ -11,6 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from descend.errors import InputError
 from descend.recipes import base
 from descend.recipes.base import Data
+from descend.tasks.folders import folders_in
+from descend.tasks.splits import split_off
 from descend.tasks.text import (
     IMDB_LABELS,
     MNLI_LABELS,
@@ -21,11 +23,10 @@ from descend.tasks.text import (
     read_imdb,
     read_labelled,
     read_mnli,
-    split_off,
     tokenize,
 )
 from descend.tasks.text.corpus import corpus
-from descend.tasks.text.sources import TABLES, class_folders, pair_files
+from descend.tasks.text.sources import TABLES, pair_files
 
 PLAIN_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
 """Folder names that add nothing to the name of the data set."""
@@ -59,11 +60,10 @@ def kind_of(place: Path) -> str:
         InputError: If it fits none.
     """
     if any(
-        "pos" in (found := class_folders(place / inside / "train")) and {*found} <= {*IMDB_LABELS, "unsup"}
-        for inside in (".", "aclImdb")
+        {"pos"} <= {*folders_in(place / inside / "train")} <= {*IMDB_LABELS, "unsup"} for inside in (".", "aclImdb")
     ):
         return "imdb"
-    if place.suffix.lower() in TABLES or class_folders(place / "train"):
+    if place.suffix.lower() in TABLES or any(place.glob("train/*/*.txt")):
         return "labelled"
     if place.is_dir() and pair_files(place):
         return "mnli"

@@ -102,7 +102,7 @@ class ImageRecipe(ImageSettings, Recipe):
         """Load the test images of another data set, or all where it has no sides, and its name."""
         found = read_images(data)
         config = restored.model.saved.config
-        side = found.test or found.train
+        side = found.sides.get("test", found.sides["train"])
         source = restored.model.saved.name_or_path
         numbers = np.array(class_numbers(config, found.classes, source, self._named(data)))
         return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), self._named(data)

@@ -38,6 +38,7 @@ from descend.recipes.base import (
     load_pretrained,
 )
 from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings, TrainingDefaults
+from descend.tasks.splits import split_groups
 from descend.tasks.text import (
     Instructions,
     NextToken,
@@ -47,7 +48,6 @@ from descend.tasks.text import (
     read_instructions,
     tokenize_instructions,
 )
-from descend.tasks.text.splits import split_groups
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 
 ADAPTERS = "adapter_config.json"
