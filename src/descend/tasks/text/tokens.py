@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,13 @@ _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "s
 
 
 def tokenize(
-    texts: "Dataset", tokenizer: PreTrainedTokenizerBase, max_length: int, *, truncate: bool = True
-) -> "tuple[Dataset, int]":
+    texts: "Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    truncate: bool = True,
+    numbers: Sequence[int] | None = None,
+) -> "Dataset":
     """Tokenize the ``text``, or the ``text`` and ``pair``, of every row.
 
     Args:
@@ -39,40 +44,34 @@ def tokenize(
         tokenizer: The model's tokenizer.
         max_length: Longest text in tokens, with special tokens.
         truncate: Whether to cut longer texts; otherwise they raise an error.
+        numbers: The model's number of each class; by default that of the data.
 
     Returns:
-        The data set, with the tokenizer's fields and ``labels``, and the number of texts that were cut. Pairs also have
-        a ``group``, the same for all pairs with the same first text.
+        The data set, with the tokenizer's fields and ``labels``. Pairs also have a ``group``, the same for all pairs
+        with the same first text.
 
     Raises:
         InputError: If a text is longer and ``truncate`` is off; the message names its source.
     """
     pairs = "pair" in texts.column_names
-    long = 0
+    groups: dict[str, int] = {}
 
     def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        nonlocal long
         given = (rows["text"], rows["pair"]) if pairs else (rows["text"],)
         encoded = tokenizer(*given, truncation=truncate, max_length=max_length, verbose=False)
-        if truncate and tokenizer.is_fast:  # a fast tokenizer also returns what it cuts off: one pass is enough
-            long += sum(bool(each.overflowing) for each in encoded.encodings)
-        else:
-            whole = (tokenizer(*given, verbose=False) if truncate else encoded)["input_ids"]
-            longer = [place for place, ids in enumerate(whole) if len(ids) > max_length]
-            if longer and not truncate:
-                place = longer[0]
+        for place, ids in enumerate(encoded["input_ids"]):
+            if len(ids) > max_length:
                 source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
                 raise InputError(
-                    f"{source} has {len(whole[place])} tokens; expected at most {max_length}. Let it be cut by "
-                    "--truncate true, or raise --max-length."
+                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Let it be cut by --truncate true, "
+                    "or raise --max-length."
                 )
-            long += len(longer)
+        labels = rows["label"] if numbers is None else [numbers[label] for label in rows["label"]]
         # Pairs with the same premise are not independent samples.
         group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
-        return {**encoded, "labels": rows["label"], **group}
+        return {**encoded, "labels": labels, **group}
 
-    groups: dict[str, int] = {}
-    return texts.map(encode, batched=True, remove_columns=texts.column_names), long
+    return texts.map(encode, batched=True, remove_columns=texts.column_names)
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
@@ -141,17 +140,10 @@ def token_counts(dataset: Any) -> Tensor:
     Args:
         dataset: A `datasets.Dataset` or a sequence of samples with ``input_ids`` and perhaps ``attention_mask``.
     """
-    if stored(dataset):
-        ids, _ = values(dataset, "input_ids")
-        if "attention_mask" in fields(dataset):
-            ids = ids[values(dataset, "attention_mask")[0].astype(bool)]
-        return torch.from_numpy(np.bincount(ids))
-    parts = []
-    for place in range(len(dataset)):  # fetch each sample once: it may be computed on access
-        sample = dataset[place]
-        ids = np.asarray(sample["input_ids"])
-        parts.append(ids[np.asarray(sample.get("attention_mask", np.ones_like(ids)), dtype=bool)])
-    return torch.from_numpy(np.bincount(np.concatenate(parts)))
+    ids, _ = values(dataset, "input_ids")
+    if "attention_mask" in fields(dataset):
+        ids = ids[values(dataset, "attention_mask")[0].astype(bool)]
+    return torch.from_numpy(np.bincount(ids))
 
 
 @torch.no_grad()
