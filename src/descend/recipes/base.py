@@ -273,9 +273,9 @@ def absolute(path: str) -> str:
     return path if path == GENERATED else str(Path(path).expanduser().absolute())
 
 
-def absolute_model(source: str) -> str:
-    """An absolute path of a model's folder; a name on the Hub as it is."""
-    return absolute(source) if Path(source).expanduser().is_dir() else source
+def absolute_or_name(source: str) -> str:
+    """An absolute path of a file or folder; a name on the Hub as it is."""
+    return absolute(source) if Path(source).expanduser().exists() else source
 
 
 def check_heads(recipe: Any) -> None:

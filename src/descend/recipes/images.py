@@ -18,7 +18,7 @@ from descend.recipes.base import (
     Recipe,
     Restored,
     absolute,
-    absolute_model,
+    absolute_or_name,
     class_numbers,
     config_of,
     has_classifier,
@@ -69,7 +69,7 @@ class ImageRecipe(ImageSettings, Recipe):
         return replace(
             self,
             data=self.data if self.data == DIGITS else absolute(self.data),
-            model=absolute_model(self.model),
+            model=absolute_or_name(self.model),
             keep_layers=kept_layers(self, config),
             image_size=size,
         )

@@ -38,8 +38,7 @@ from descend.recipes.base import (
     Recipe,
     Restored,
     Workload,
-    absolute,
-    absolute_model,
+    absolute_or_name,
     check_heads,
     check_words,
     config_of,
@@ -197,9 +196,7 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own sizes."""
-        if self.source is None or not Path(self.data).expanduser().exists():  # generated, or a name on the Hub
-            return self
-        return replace(self, data=absolute(self.data))
+        return replace(self, data=absolute_or_name(self.data))
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts."""
@@ -276,7 +273,7 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         check_family(config, FAMILIES, ROW)
         pooling = self.pooling or _pooling_of(config) or "mean"
         layers = kept_layers(self, config)
-        recipe = replace(recipe, model=absolute_model(self.model), keep_layers=layers, pooling=pooling)
+        recipe = replace(recipe, model=absolute_or_name(self.model), keep_layers=layers, pooling=pooling)
         recipe._check_fit(recipe._config())
         return recipe
 

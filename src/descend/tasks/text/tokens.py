@@ -1,14 +1,13 @@
 """Tokenize texts for classifiers, and load or train tokenizers."""
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from transformers import (
     AutoTokenizer,
@@ -116,16 +115,12 @@ def learn_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Train a tokenizer of lower-case words: the most frequent ones of the texts; all others are unknown.
 
     It uses words instead of word pieces because the tokenizers package breaks ties between word pieces by the order of
-    its hash tables, so the vocabulary would differ between runs.
+    its hash tables, so the vocabulary would differ between runs; ties between words it breaks by the alphabet.
     """
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-    special = list(_SPECIAL.values())
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - len(special)]
-    vocabulary = {word: place for place, word in enumerate([*special, *frequent])}
-    learned = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL["unk_token"]))
-    learned.normalizer, learned.pre_tokenizer = normalizer, splitter
-    learned.add_special_tokens(special)
+    learned = Tokenizer(models.WordLevel(unk_token=_SPECIAL["unk_token"]))
+    learned.normalizer, learned.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordLevelTrainer(vocab_size=VOCABULARY, special_tokens=[*_SPECIAL.values()], show_progress=False)
+    learned.train_from_iterator(texts, trainer)
     learned.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
