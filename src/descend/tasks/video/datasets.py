@@ -166,7 +166,9 @@ def _long_enough(window: int, footage: Footage) -> Footage:
     kept = [(name, frames) for name, frames in footage if len(frames) >= window]
     for name, frames in footage if kept else ():
         if len(frames) < window:
-            logger.warning("clip %s is left out: %d frames, and a window has %d.", name, len(frames), window)
+            logger.warning(
+                "clip %s is left out: it has fewer frames (%d) than a window (%d).", name, len(frames), window
+            )
     return kept or footage
 
 
