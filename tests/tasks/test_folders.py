@@ -8,24 +8,12 @@ import pytest
 from descend import InputError
 from descend.tasks.images import read_images
 from descend.tasks.text import read_labelled
-from tests.support.images import picture
+from tests.support.sources import grow
 
 BOTH = "train/cats/{0,1,2,3}. train/dogs/{0,1,2,3}. test/cats/{0,1}. test/dogs/0."
 """A tree of files; each . stands for the suffix of the kind of data."""
 
-
-def grow(root: Path, kind: str, tree: str) -> Path:
-    for name in tree.split():
-        before, _, rest = name.partition("{")
-        inside, _, after = rest.partition("}")
-        for each in inside.split(","):
-            file = root / f"{before}{each}{after.removesuffix('.')}{'.png' if kind == 'image' else '.txt'}"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if kind == "image":
-                picture().save(file)
-            else:
-                file.write_text(f"a text, {file}")
-    return root
+SUFFIX = {"image": ".png", "text": ".txt"}
 
 
 def files(kind: str, root: Path) -> dict[str, list[str]]:
@@ -58,14 +46,14 @@ def files(kind: str, root: Path) -> dict[str, list[str]]:
     ],
 )
 def test_the_files_of_each_class_and_side_are_found(tmp_path, kind, tree, found):
-    sides = files(kind, grow(tmp_path, kind, tree))
+    sides = files(kind, grow(tmp_path, tree, SUFFIX[kind]))
     assert " ".join(f"{side} {len(each)}" for side, each in sides.items()) == found
     assert all(each.startswith(each.split("/")[1] + ":") for side in sides.values() for each in side)
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_classes_that_are_numbers_keep_their_order(tmp_path, kind):
-    found = files(kind, grow(tmp_path, kind, " ".join(f"{number}/{{0,1,2,3,4,5}}." for number in range(12))))
+    found = files(kind, grow(tmp_path, " ".join(f"{number}/{{0,1,2,3,4,5}}." for number in range(12)), SUFFIX[kind]))
     assert list(dict.fromkeys(each.split(":")[0] for each in found["train"])) == [str(number) for number in range(12)]
 
 
@@ -85,13 +73,13 @@ def test_classes_that_are_numbers_keep_their_order(tmp_path, kind):
 )
 def test_what_is_wrong_is_one_line(tmp_path, kind, tree, message):
     with pytest.raises(InputError, match=message) as refused:
-        files(kind, grow(tmp_path, kind, tree))
+        files(kind, grow(tmp_path, tree, SUFFIX[kind]))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_no_link_leads_out(tmp_path, kind):
-    grow(tmp_path / "data", kind, BOTH)
+    grow(tmp_path / "data", BOTH, SUFFIX[kind])
     (tmp_path / "data/train/cats/6.txt").symlink_to("/etc/hostname")
     (tmp_path / "data/train/cats/6.png").symlink_to("/etc/hostname")
     with pytest.raises(InputError, match=r"cats/6.* leads out of"):

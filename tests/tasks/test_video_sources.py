@@ -13,7 +13,7 @@ from PIL import Image
 
 from descend.errors import InputError
 from descend.tasks.video import SIZE, Clip, find_clips, has_sides
-from tests.support.sources import add_box, box, trim, write_frames, write_video
+from tests.support.sources import add_box, box, grow, trim, write_frames, write_video
 
 
 def cut(file: Path, share: float) -> None:
@@ -132,22 +132,6 @@ def test_real_files_cut_short(real_data, tmp_path):
 
 
 # --- trees of files
-
-
-def grow(root: Path, tree: str) -> Path:
-    """Make the files of a tree, and the folders whose names end with a slash."""
-    for name in tree.split():
-        before, _, rest = name.partition("{")
-        inside, _, after = rest.partition("}")
-        for file in [root / f"{before}{each}{after}" for each in inside.split(",")]:
-            (file if name.endswith("/") else file.parent).mkdir(parents=True, exist_ok=True)
-            if file.suffix.lower() in (".avi", ".mp4", ".mov"):
-                write_video(file, frames=2)
-            elif file.suffix in (".jpg", ".png", ".tif", ".bmp"):
-                Image.new("L", (24, 16)).save(file)
-            elif not name.endswith("/"):
-                file.write_text({"train": "bear\nblackswan\n", "val": "camel\n"}.get(file.stem, "no picture"))
-    return root
 
 
 LITTER = "Test/Test001/{0,1,2}.tif Test/Test001/._0.tif Test/Test001_gt/0.bmp Test/.DS_Store Test/@eaDir/0.jpg "
