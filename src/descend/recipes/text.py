@@ -90,7 +90,6 @@ class ClassifierWorkload(Workload):
     model: str
 
     usual_noise = 1.0
-
     truncate = True
 
     @abstractmethod
@@ -205,18 +204,14 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
             return self._data_of(parts, restored)
         source = self.tokenizer or (None if self.model == SMALL else self.model)
         tokenizer = tokenizer_of(source, parts["train"])
-        tokenizer.model_input_names = self._inputs()
+        tokenizer.model_input_names = inputs_of(self._config())
         tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
-        return self._data(parts, tokenizer, self._config_with_classes(), self.max_length)
+        return self._data(parts, tokenizer, self._config(), self.max_length)
 
     def _longest(self, model: LayeredModel) -> int:
         return self.max_length
 
-    def _inputs(self) -> list[str]:
-        """The fields of a tokenizer that the model takes."""
-        return ["input_ids", "attention_mask"]
-
-    def _config_with_classes(self) -> PreTrainedConfig:
+    def _config(self) -> PreTrainedConfig:
         """The configuration of a pretrained model whose head is trained further; one without a head if it is new."""
         return PreTrainedConfig()
 
@@ -295,11 +290,6 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
             raise InputError(f"the head of {self.model} can't be replaced; leave out --pooling {self.pooling}.")
         return _mean_pooled(config)
 
-    _config_with_classes = _config
-
-    def _inputs(self) -> list[str]:
-        return inputs_of(self._config())
-
     def network(self, data: Data) -> LayeredClassifier:
         """The pretrained model, cut to its first blocks where ``keep_layers`` says so."""
         model = super().network(data)
@@ -322,8 +312,6 @@ class LinearlyReadRecipe(ClassifierRecipe):
     def _config(self) -> PreTrainedConfig:
         config = config_of(self.model)
         return _mean_pooled(config) if type(config) in MODEL_MAPPING else config
-
-    _config_with_classes = _config
 
 
 def _mean_pooled(encoder: PreTrainedConfig) -> MeanPooledConfig:
@@ -434,14 +422,13 @@ class EncoderRecipe(EncoderSettings, NewTextRecipe):
         return replace(recipe, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
 
     def _config(self) -> PreTrainedConfig:
-        """The configuration of the pretrained model, with another head where the readout is to be linear."""
+        """The configuration of a pretrained model, with another head where the readout is to be linear."""
+        if self.model == SMALL:
+            return super()._config()
         config = config_of(self.model)
         if self.readout == "linear" and config.model_type == self.configs["own"].model_type:
             return with_linear_readout(config, self.configs["linear"])
         return config
-
-    def _config_with_classes(self) -> PreTrainedConfig:
-        return PreTrainedConfig() if self.model == SMALL else self._config()
 
     def _started(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         return self._pretrained(self._config(), words, names)
