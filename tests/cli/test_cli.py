@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from descend import GeometricTarget, InputError
+from descend import InputError
 from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.cli.runs import line_of
-from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES
 from descend.results import read_config, read_summary
 from tests.support.sources import write_frames, write_video
@@ -384,51 +383,6 @@ def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pai
     for runs in (pair[:1], pair):  # its own makes way
         words(capsys, "compare", *map(str, runs), "--out", str(tmp_path / "page"))
     assert len(json.loads((tmp_path / "page" / "summary.json").read_text())["runs"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--alpha", "0.2"], [0.8, 0.8, 0.8]),
-        (["--alpha=0.2"], [0.8, 0.8, 0.8]),
-        (["--alpha", "0.2", "--alpha-decay", "0.5"], [0.8, 0.9, 0.95]),
-        (["--alpha_decay=0.5", "--alpha", "0.2"], [0.8, 0.9, 0.95]),
-        (["--alpha", "0.3,0.2,0.1"], [0.7, 0.8, 0.9]),
-        (["--alpha", "0.2", "--first-layer", "1"], [None, 0.8, 0.8]),
-        (["--alpha", "0.2", "--first-layer", "2"], [None, None, 0.8]),
-    ],
-)
-def test_alpha_alone_is_that_step_at_every_layer(flags, expected):
-    _, _, args, _ = read_recipe(["video-ut", "--data", "generated", "--out", "run", *flags])
-    assert args.problem(3).limits[1:] == [value and pytest.approx(value) for value in expected]
-
-
-@pytest.mark.parametrize(
-    ("flags", "first", "expected"),
-    [
-        ([], 0, [True, True, True]),
-        ([], 1, [False, True, True]),  # a model whose exit 0 is its input
-        (["--first-layer", "2"], 1, [False, False, True]),
-        (["--strength", "0.2"], 0, [True, True, True]),
-    ],
-)
-def test_without_alpha_the_bounds_come_from_the_losses(flags, first, expected):
-    _, _, args, _ = read_recipe(["video-ut", "--data", "generated", "--out", "run", *flags])
-    problem = args.problem(3, first)
-    assert isinstance(problem.target, GeometricTarget) and problem.alpha is None
-    assert problem.target.strength == (0.2 if "--strength" in flags else 0.7)
-    assert problem.in_force.tolist() == [False, *expected]
-
-
-def test_multipliers_of_a_pretrained_model_start_at_zero():
-    flags = ["text-distilbert", "--data", "generated", "--model", "some/model", "--out", "run"]
-    for more, start in ([], 0.0), (["--dual-optim-args", '{"start": 0.5}'], 0.5), (["--alpha", "0.1"], None):
-        _, _, args, _ = read_recipe([*flags, *more])
-        dual = args.primal_dual(3)
-        assert dual.multipliers[1:].tolist() == [start or 0.0] * 3
-        assert (args.dual_optim_args is None) == (start is None)
-    _, _, args, _ = read_recipe(["text-distilbert", "--data", "generated", "--out", "run"])
-    assert args.primal_dual(3).multipliers[1:].tolist() == [1.0] * 3
 
 
 def test_too_little_to_validate_on_is_said_before_training(capsys, tmp_path):
