@@ -136,7 +136,8 @@ def of_export(folder: Path, trained: Trained) -> LoadedModel:
         folder: Its folder.
         trained: What it was last trained with.
     """
-    recipe = RECIPES["lm"](model=str(folder), data=GENERATED, noise=trained.noise, noise_is=trained.noise_is)
+    kind: Any = RECIPES["lm"]
+    recipe = kind(model=str(folder), data=GENERATED, noise=trained.noise, noise_is=trained.noise_is)
     restored = _restored(recipe, folder)
     name = f"{type(restored.model.saved).__name__.removesuffix('ForCausalLM')}-{restored.model.depth}"
     args = DescentConfig(output_dir=str(folder), report_to="none")
