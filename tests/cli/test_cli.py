@@ -394,7 +394,7 @@ def test_too_little_to_validate_on_is_said_before_training(capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_training_says_what_the_data_are(capsys, tmp_path, monkeypatch):
+def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
     for place, size in enumerate([(64, 48), (48, 64), (64, 48), (64, 48)]):
         write_video(tmp_path / "yard" / f"{place}.avi", size=size)
@@ -411,15 +411,15 @@ def test_training_says_what_the_data_are(capsys, tmp_path, monkeypatch):
         str(tmp_path / "run"),
     ]
     _, err = words(capsys, "train", "video-ut", *short)
-    left_out, clips, size, noise, warning = err.splitlines()
-    assert left_out == "clip 4 is left out: it has fewer frames (1) than a window (2)."
+    assert caplog.messages == ["clip 4 is left out: it has fewer frames (1) than a window (2)."]
+    clips, size, noise, warning = err.splitlines()
     assert clips == "yard: 2 clips (0, 1) to train on, 1 clip (2) for validation, 1 clip (3) for test."
     assert size == "Frames of 64x48, 48x64 pixels become grey and 160x160, whatever their shape."
     config = read_config(tmp_path / "run")
     assert f"standard deviation {25 * 255 * config.sigma:,.0f} of 255 grey levels (γ = 25, σ_x = " in noise
     assert warning.startswith("WARNING: ") and f"give --noise {25 / 255 / config.sigma:.2g}." in warning
     _, err = words(capsys, "train", "video-ut", *short[:-1], str(tmp_path / "again"), "--quiet")
-    assert err == f"{left_out}\n{warning}\n"
+    assert err == f"{warning}\n"
     text = ["--data", "generated", "--max-steps", "1", "--depth", "1", "--hidden-size", "16", "--method", "erm"]
     _, err = words(capsys, "train", "text-distilbert", *text, "--use-cpu", "--out", str(tmp_path / "text"))
     assert "generated imdb: 1,600 samples to train on, 400 for validation, 500 for test." in err
@@ -532,6 +532,6 @@ def test_bars_with_the_time_left_on_a_terminal(tmp_path):
     training, trained, judging = shown.partition("trained run")
     assert re.search(rf"30/30 \[{remaining}", training)
     assert re.search(r"loss=\d\.\d", training)
-    assert trained and shown.startswith("loading libraries …") and shown.count("loading") == 1
+    assert trained and shown.startswith("loading libraries …")
     assert "{'" not in training  # no line per log
     assert re.search(rf"evaluating: .*\[{remaining}", judging)
