@@ -193,7 +193,7 @@ def readers(home: Path) -> dict[str, Reader]:
         for clip in clips:  # the modification time that the cache was made with
             for file in clip.files:
                 os.utime(file, (0, 0))
-        assert [len(view) for view in cached(clips, folder / "cache", progress=False)] == [3, 3]
+        assert [len(view) for view in cached(clips, folder / "cache")] == [3, 3]
 
     def page(folder: Path) -> None:
         write_page([folder, home / "other" / "run"], folder / "page.html", "fuzz")
@@ -322,7 +322,7 @@ def make_seeds(home: Path) -> None:
     for clip in clips:
         for file in clip.files:
             os.utime(file, (0, 0))
-    cached(clips, work / "cache", progress=False)
+    cached(clips, work / "cache")
     shutil.copytree(work / "cache", home / "cached" / "cache")
     shutil.rmtree(work)
 

@@ -2,42 +2,19 @@
 
 import json
 import re
-import shutil
 from dataclasses import MISSING, fields
 
 import pytest
 
-from descend import InputError, cli, configure, run, settings
+from descend import InputError, configure, run
 from descend.cli import main
-from descend.cli.settings import read_recipe
+from descend.cli.settings import library_settings, read_recipe
 from descend.recipes import RECIPES
 from descend.recipes.corpora import CORPORA
 from descend.results import read_config
 from descend.settings import DescentSettings, options, settings_of
 
 TRAIN = ["train", "video-ut", "--data", "generated", "--out", "OUT"]
-
-
-class declared:
-    """What the command line knows, without importing it, of the class that a module defines."""
-
-    UNKNOWN = MISSING
-
-    @staticmethod
-    def settings(module: str, name: str):
-        for recipe in RECIPES:
-            kind = RECIPES.settings(recipe)
-            of_recipe, of_trainer = RECIPES.sources(recipe)
-            if (module, name) == of_recipe:
-                return settings.settings_of(kind)
-            if (module, name) == of_trainer:
-                return cli.settings.library_settings(kind.arguments_kind) | settings.settings_of(kind.arguments_kind)
-        raise KeyError(name)
-
-    @staticmethod
-    def defaults(module: str, name: str):
-        (recipe,) = (each for each in RECIPES if RECIPES.sources(each)[0] == (module, name))
-        return RECIPES.settings(recipe).training.arguments()
 
 
 def help_of(capsys, *argv: str) -> str:
@@ -85,17 +62,15 @@ def test_all_arguments_of_transformers_are_in_the_long_help(capsys, name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_settings_are_read_from_source_as_their_classes_declare_them(name):
-    recipe, (_, arguments) = RECIPES[name], RECIPES.sources(name)
-    assert arguments == (recipe.arguments().__module__, recipe.arguments().__name__)
-    assert declared.defaults(*RECIPES.sources(name)[0]) == recipe.training.arguments()
-    for kind, source in zip((recipe, recipe.arguments()), RECIPES.sources(name), strict=True):
-        read = declared.settings(*source)
-        assert read.keys() == {each.name for each in fields(kind) if each.init}
-        for each in fields(kind):
-            if each.init and read[each.name].default is not declared.UNKNOWN:
-                assert read[each.name].default == each.default
-            if each.init and "help" in each.metadata:
-                assert read[each.name].metadata["help"] == each.metadata["help"]
+    recipe, kind = RECIPES[name], RECIPES.settings(name)
+    of_trainer = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind)
+    for declared, read in ((recipe, settings_of(kind)), (recipe.arguments(), of_trainer)):
+        settable = {each.name: each for each in fields(declared) if each.init}
+        assert read.keys() == settable.keys()
+        assert all(each.default in (MISSING, settable[each.name].default) for each in read.values())
+        helps = {each.name: each.metadata["help"] for each in settable.values() if "help" in each.metadata}
+        assert helps == {each: read[each].metadata["help"] for each in helps}
+    assert kind.training.arguments() == recipe.training.arguments()
 
 
 def test_the_kinds_of_texts_are_those_that_are_known():
@@ -172,16 +147,15 @@ def test_generated_data_are_a_word_and_no_folder(tmp_path, monkeypatch):
 
 def test_a_run_from_before_data_had_a_name_is_judged_and_resumed(tmp_path):
     flags = ["--depth", "2", "--window", "2", "--stride", "40", "--max-steps", "1", "--use-cpu"]
-    whole = ["train", "video-ut", "--data", "generated", *flags, "--out", str(tmp_path / "run")]
+    whole, file = [*TRAIN[:-1], str(tmp_path / "run"), *flags], tmp_path / "run" / "config.json"
     assert main(whole) == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["settings"]["data"] == "generated"
+    config = json.loads(file.read_text())
+    assert config["settings"].pop("data") == "generated"
     for data in ({"data": None}, {}):
-        settings = {name: value for name, value in config["settings"].items() if name != "data"} | data
-        (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"settings": settings}))
+        file.write_text(json.dumps(config | {"settings": config["settings"] | data}))
+        own = run.evaluate(tmp_path / "run", noise=[0.0])
+        assert (
+            own.dataset == "scenes"
+            and own.values == run.evaluate(tmp_path / "run", noise=[0.0], data="generated").values
+        )
         assert main([*whole, "--resume"]) == 0
-        (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"settings": settings}))
-        assert run.evaluate(tmp_path / "run", noise=[0.0]).dataset == "scenes"
-    shutil.copytree(tmp_path / "run", tmp_path / "other")
-    own = run.evaluate(tmp_path / "run", noise=[0.0])
-    assert run.evaluate(tmp_path / "other", noise=[0.0], data="generated").values == own.values

@@ -43,7 +43,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def samples(tokenizer):
-    return tokenize(Dataset.from_list(generate_reviews(60, 5)), tokenizer, 50)[0]
+    return tokenize(Dataset.from_list(generate_reviews(60, 5)), tokenizer, 50)
 
 
 def classifier(tokenizer, **settings):
@@ -179,7 +179,7 @@ def test_sigma_is_that_of_all_tokens_of_the_samples_however_they_are_batched(tok
 
 
 def test_probes_read_what_a_layer_knows_and_leave_the_model_alone(tokenizer):
-    rows = tokenize(Dataset.from_list(generate_reviews(300, 7)), tokenizer, 80)[0]
+    rows = tokenize(Dataset.from_list(generate_reviews(300, 7)), tokenizer, 80)
     # The first token's embedding alone tells the class; the head, which is random, does not know.
     good, bad = (tokenizer.convert_tokens_to_ids(word) for word in ("good", "bad"))
     rows = rows.map(lambda row: {"input_ids": [good if row["labels"] else bad, *row["input_ids"][1:]]})
@@ -228,7 +228,7 @@ def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     assert len(summary.layer_metrics[1.0]) == 4 and len(summary.ratios.by_layer) == 3
     assert sum(summary.settled_layer.shares) == pytest.approx(1)
     assert {"confidence", "patience", "full", "chosen", "depth"} == summary.exit.model_fields_set
-    ids = np.concatenate(tokenize(read_imdb(data)["train"], AutoTokenizer.from_pretrained(folder), 64)[0]["input_ids"])
+    ids = np.concatenate(tokenize(read_imdb(data)["train"], AutoTokenizer.from_pretrained(folder), 64)["input_ids"])
     words = AutoModelForSequenceClassification.from_pretrained(folder).get_input_embeddings().weight[ids]
     # Of all training texts less those kept for validation.
     assert summary.sigma == pytest.approx(words.std().item(), rel=0.02)

@@ -218,6 +218,19 @@ def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
             TaskResults.read(out)
 
 
+def test_an_export_is_evaluated_as_the_exit_that_it_is(run, tasks, tmp_path, capsys):
+    assert main(["export", str(run), "--layers", "2", "--out", str(tmp_path / "two")]) == 0
+    for folder, more in ((run, ["--layer", "2"]), (tmp_path / "two", [])):
+        out = str(tmp_path / f"{folder.name}.json")
+        assert main(["tasks", str(folder), "--tasks", tasks["choose"], "--out", out, *more]) == 0
+    exit, export = (TaskResults.read(tmp_path / f"{name}.json") for name in (run.name, "two"))
+    assert [curve.values for curve in export.curves] == [curve.values for curve in exit.curves]
+    assert [(each.model, each.method, each.depth) for each in export.runs] == [("Llama-2", "constrained", 2)]
+    for flags in (["--noise", "0,1"], ["--model", "best_feasible"]):
+        assert main(["tasks", str(tmp_path / "two"), "--tasks", tasks["choose"], "--out", "none", *flags]) == 2
+        assert "two is an export" in capsys.readouterr().err
+
+
 def test_the_same_command_gives_the_same_file_and_overwrites_none(run, tasks, tmp_path, capsys):
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     for out in (first, second):

@@ -11,12 +11,17 @@ from descend.recipes import RECIPES, Recipe, Workload
 from descend.recipes.base import class_numbers
 from descend.results.config import PRETRAINED
 from descend.run import stored
-from descend.tasks.text.splits import class_order
+from descend.tasks.folders import class_order
 from descend.training.config import DescentConfig
 
 ALIKE = [
     ("video-ut", "--data . --window 3", {"data": ".", "window": 3}),
     ("video-ut", "--data . --alpha 0.3,0.2 --cap 3", {"data": ".", "alpha": [0.3, 0.2], "cap": 3.0}),
+    (
+        "video-ut",
+        "--data . --alpha_decay=0.5 --alpha 0.2 --first-layer 1",
+        {"data": ".", "alpha": 0.2, "alpha_decay": 0.5, "first_layer": 1},
+    ),
     ("video-dust", "--data . --strength 0.1 --dual-every epoch", {"data": ".", "strength": 0.1, "dual_every": "epoch"}),
     ("video-vit", "--data . --depth 3 --num-train-epochs 2", {"data": ".", "depth": 3, "num_train_epochs": 2.0}),
     (
@@ -77,6 +82,10 @@ def test_a_given_value_decides_over_the_defaults_of_a_recipe():
     assert (usual.strength, usual.max_steps, usual.load_best_model_at_end) == (0.7, 400, True)
     assert with_alpha.strength is None and with_alpha.problem(3).limits[1:] == pytest.approx([0.8] * 3)
     assert epochs.max_steps == -1 and arguments(num_train_epochs=2, max_steps=5).max_steps == 5
+    assert arguments(alpha=0.2, alpha_decay=0.5).problem(3).limits[1:] == pytest.approx([0.8, 0.9, 0.95])
+    for model, start in (("small", 1.0), ("some/model", 0.0)):  # a pretrained model's multipliers start at 0
+        given = configure("text-distilbert", data="generated", output_dir="run", model=model).arguments
+        assert given.primal_dual(3).multipliers[1:].tolist() == [start] * 3
     unsaved = arguments(save_strategy="no")
     assert not unsaved.load_best_model_at_end and unsaved.metric_for_best_model is None
     with pytest.raises(InputError, match=r"strength"):

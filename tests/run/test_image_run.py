@@ -110,7 +110,7 @@ def test_a_head_with_the_datas_classes_is_trained_further_in_its_own_numbers(mod
 @pytest.mark.parametrize(
     ("model", "words", "message"),
     [
-        ("three", "--data digits", "head of 3 classes; digits has 10"),
+        ("three", "--data digits", "head of 3 labels; digits has 10"),
         ("named", "--data FOLDER", "knows the classes dogs, cats; data has cows, dogs, and of cows the model has none"),
         ("three", "--image-size 30", "multiple of 4"),
         ("three", "--keep-layers 4", "keep_layers must be 1 to 3"),

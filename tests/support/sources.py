@@ -103,3 +103,27 @@ def mnli(folder: Path, form: str = "glue", rows: list[tuple[str, str, str]] = RO
             lines = [json.dumps(dict(zip(("sentence1", "sentence2", "gold_label"), row, strict=True))) for row in rows]
         (folder / name).write_text("\n".join(lines) + "\n")
     return folder
+
+
+def grow(root: Path, tree: str, suffix: str = "") -> Path:
+    """Make the files of a tree such as ``train/{a,b}.png``, and the folders whose names end with a slash.
+
+    Args:
+        root: The folder.
+        tree: The names.
+        suffix: What stands for a dot at the end of a name.
+    """
+    for name in tree.split():
+        before, _, rest = name.partition("{")
+        inside, _, after = rest.partition("}")
+        for each in inside.split(","):
+            path = f"{before}{each}{after}"
+            file = root / (path.removesuffix(".") + suffix if path.endswith(".") else path)
+            (file if name.endswith("/") else file.parent).mkdir(parents=True, exist_ok=True)
+            if file.suffix.lower() in (".avi", ".mp4", ".mov"):
+                write_video(file, frames=2)
+            elif file.suffix in (".jpg", ".png", ".tif", ".bmp"):
+                Image.fromarray(np.random.default_rng().integers(0, 256, (16, 24), np.uint8)).save(file)
+            elif not name.endswith("/"):
+                file.write_text({"train": "bear\nblackswan\n", "val": "camel\n"}.get(file.stem, f"a text, {file}"))
+    return root

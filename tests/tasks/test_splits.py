@@ -9,9 +9,9 @@ from datasets import Dataset, DatasetDict
 
 from descend.errors import InputError
 from descend.recipes import RECIPES
-from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews, split_off
+from descend.tasks.splits import split_groups, split_off
+from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews
 from descend.tasks.text.language import IGNORED
-from descend.tasks.text.splits import split_groups
 from tests.support.sources import clips, mnli
 
 
@@ -27,6 +27,7 @@ def test_the_validation_part_is_the_same_share_every_time(rows):
     assert abs(len(one["validation"]) - len(rows) / 5) < max(Counter(row["text"] for row in rows).values())
     both = sorted(map(str, [*one["train"].to_list(), *one["validation"].to_list()]))
     assert both == sorted(map(str, rows))
+    assert split_off(one, 0.5) is one  # a validation side that is given stays
 
 
 def test_rows_without_repeats_are_split_as_by_datasets():

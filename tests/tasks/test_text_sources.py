@@ -1,7 +1,7 @@
 """IMDb and MNLI as they lie on disk, real files where they are, and what else a folder may hold."""
 
 import json
-from pathlib import Path
+import re
 
 import pytest
 
@@ -53,49 +53,6 @@ def test_real_mnli_is_the_same_in_its_three_forms(real_data):
         assert set(found[0][side]["label"]) == set(range(len(MNLI_LABELS)))
 
 
-def one_line(call, *args) -> str:
-    with pytest.raises(InputError) as caught:
-        call(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_other_folders_and_broken_files_are_named(tmp_path):
-    assert "as a name on the Hub it can't be loaded" in one_line(read_imdb, "no/where")
-    (tmp_path / "empty").mkdir()
-    assert "there is no train/neg" in one_line(read_imdb, tmp_path / "empty")
-    assert "one train file, .tsv or .jsonl" in one_line(read_mnli, tmp_path / "empty")
-    blank = imdb(tmp_path / "blank", (" \n", "good"))
-    assert "neg/0_1.txt is empty" in one_line(read_imdb, blank)
-    (blank / "train" / "neg" / "0_1.txt").write_bytes(b"\xff\xfe\xff")
-    assert "is not UTF-8" in one_line(read_imdb, blank)
-    both = mnli(mnli(tmp_path / "both"), "jsonl")
-    assert "got multinli_1.0_train.jsonl, train.tsv" in one_line(read_mnli, both)
-    assert "must be a folder" in one_line(read_mnli, both / "train.tsv")
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (("a", "b", "maybe"), "line 2: the label must be one of entailment, neutral, contradiction; got 'maybe'"),
-        (("", "b", "neutral"), "line 2: sentence1 is empty"),
-        (("a", "b\tc", "neutral"), "line 2, must have the 4 columns of the header; got 5"),
-        (("a", "b", "-"), "holds no labelled rows"),
-    ],
-)
-def test_a_wrong_row_is_named_by_file_and_line(tmp_path, row, message):
-    found = one_line(read_mnli, mnli(tmp_path, rows=[row]))
-    assert "train.tsv" in found and message in found
-
-
-def test_a_missing_column_and_a_broken_line_are_named(tmp_path):
-    mnli(tmp_path, "jsonl")
-    (tmp_path / "multinli_1.0_train.jsonl").write_text('{"sentence1": "a", "gold_label": "neutral"}\n')
-    assert "line 1 has no column sentence2 or hypothesis; it has sentence1, gold_label" in one_line(read_mnli, tmp_path)
-    (tmp_path / "multinli_1.0_train.jsonl").write_text("{oops\n")
-    assert "line 1, must be one JSON object; got '{oops'" in one_line(read_mnli, tmp_path)
-
-
 def test_what_editors_and_archives_leave_is_read_all_the_same(tmp_path):
     mnli(tmp_path, "glue")
     for file in tmp_path.glob("*.tsv"):
@@ -135,27 +92,12 @@ def test_pairs_in_a_json_list_and_names_in_capitals_are_read(tmp_path):
     assert sides["train"]["source"][2] == f"{tmp_path / 'TRAIN.JSONL'}, row 2"
 
 
-def test_a_field_or_a_byte_that_cant_be_read_is_told_by_its_file(tmp_path):
-    mnli(tmp_path, "glue")
-    file = tmp_path / "train.tsv"
-    whole = file.read_text()
-    file.write_text(whole + "9\t" + "a" * 200_000 + "\tb\tneutral\n")
-    assert f"{file}, line 5, can't be read: field larger" in one_line(read_mnli, tmp_path)
-    for name in ("train.tsv", "dev_matched.tsv"):
-        (tmp_path / name).unlink()
-    mnli(tmp_path, "jsonl")
-    file = next(tmp_path.glob("*train*.jsonl"))
-    file.write_bytes(file.read_bytes() + b"\xff\xfe")
-    assert one_line(read_mnli, tmp_path) == f"{file} is not UTF-8 text. Convert it."
-
-
-def classes(root, **sides):
-    """Folders of texts: side → the names of its classes."""
-    for side, names in sides.items():
-        for name in names:
-            (root / side / name).mkdir(parents=True)
-            for number in range(3):
-                (root / side / name / f"{number}.txt").write_text(f"a {name} text {side} {number}")
+def classes(root, *names):
+    """A training side with folders of texts."""
+    for name in names:
+        (root / "train" / name).mkdir(parents=True)
+        for number in range(3):
+            (root / "train" / name / f"{number}.txt").write_text(f"a {name} text {number}")
     return root
 
 
@@ -180,72 +122,113 @@ def test_texts_of_ones_own_classes_are_read_from_a_table(name, tmp_path):
     assert read_labelled(tmp_path / name)["test"].to_list() == sides["test"].to_list()
 
 
-def test_texts_of_ones_own_classes_are_read_from_folders(tmp_path):
-    both = classes(tmp_path / "both", train=["a", "b", "c"], test=["c", "a"])
-    sides = read_labelled(both)
-    assert kind_of(both) == "labelled" and sides["train"].features["label"].names == ["a", "b", "c"]
-    assert sorted(sides["test"]["label"]) == [0, 0, 0, 2, 2, 2] and len(sides["train"]) == 9
-    assert sides["train"][3]["source"] == str(both / "train" / "b" / "0.txt")
-    alone = read_labelled(classes(tmp_path / "alone", train=["neg", "neutral", "pos"]))
-    assert kind_of(tmp_path / "alone") == "labelled" and (len(alone["train"]), len(alone["test"])) == (6, 3)
-
-
-def test_ones_own_pos_and_neg_are_told_their_kind(tmp_path):
-    root = classes(tmp_path, train=["neg", "pos"])
-    assert "there is no test/neg. Texts of one's own classes are read by --dataset labelled." in one_line(
-        read_imdb, root
-    )
-    assert len(read_labelled(root)["test"]) == 2
+def test_texts_of_ones_own_classes_are_read_from_folders_and_pos_and_neg_are_told_their_kind(tmp_path):
+    sides = read_labelled(classes(tmp_path / "own", "neg", "neutral", "pos"))
+    assert kind_of(tmp_path / "own") == "labelled" and (len(sides["train"]), len(sides["test"])) == (6, 3)
+    assert sides["train"].features["label"].names == ["neg", "neutral", "pos"]
+    assert sides["train"][0]["text"] in [f"a neg text {number}" for number in range(3)]
+    assert len(read_labelled(classes(tmp_path / "imdb", "neg", "pos"))["test"]) == 2
 
 
 @pytest.mark.parametrize("rare", [1, 2, 3, 4])
 def test_a_rare_class_is_always_learned(rare, tmp_path):
     rows = [f"common {number},a\n" for number in range(200)] + [f"rare {number % 3},b\n" for number in range(rare)]
-    parts = read_parts("labelled", str(table(tmp_path, "t.csv", "text,label\n" + "".join(rows))), 0.2)
+    parts = read_parts("labelled", str(put(tmp_path, "t.csv", "text,label\n" + "".join(rows))), 0.2)
     assert all(1 in parts[side]["label"] for side in ("train", "test", "validation")[:rare])
     texts = [set(side["text"]) for side in parts.values()]
     assert sum(map(len, texts)) == len(set.union(*texts)) and abs(len(parts["test"]) - 40) < 3
 
 
-def test_a_given_validation_side_is_used(tmp_path):
-    root = classes(tmp_path, train=["a", "b"], test=["a", "b"], val=["a", "b"])
-    parts = read_parts("labelled", str(root), 0.5)
-    assert {side: {Path(each).parts[-3] for each in texts["source"]} for side, texts in parts.items()} == {
-        "train": {"train"},
-        "test": {"test"},
-        "validation": {"val"},
-    }
-
-
-def test_classes_that_are_numbers_keep_their_order(tmp_path):
+def test_classes_that_are_numbers_keep_their_order_in_a_table(tmp_path):
     names = [str(number) for number in range(12)]
     rows = "".join(f"text {name} {place},{name}\n" for name in reversed(names) for place in range(4))
-    tables = [table(tmp_path, "ten.csv", f"text,label\n{rows}"), classes(tmp_path / "ten", train=names)]
-    assert all(read_labelled(each)["train"].features["label"].names == names for each in tables)
+    sides = read_labelled(put(tmp_path, "ten.csv", f"text,label\n{rows}"))
+    assert sides["train"].features["label"].names == names
+
+
+def put(root, name, text):
+    """Write a file, here or in place of another one; returns it."""
+    (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return root / name
+
+
+def broken(root, name, text):
+    """MNLI's jsonl or IMDb with another content of one file; returns the folder."""
+    return put(imdb(root) if name.endswith("txt") else mnli(root, "jsonl"), name, text).parents[name.count("/")]
+
+
+TRAIN = "multinli_1.0_train.jsonl"
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("read", "make", "message"),
     [
-        (lambda root: root, "must be a folder with train, and in it a folder of .txt files for each class"),
-        (lambda root: classes(root, train=["a"]), "must have texts of at least 2 classes; got a."),
-        (lambda root: classes(root, train=["a", "b"], test=["a", "d"]), "has texts of d, a class that"),
-        (lambda root: classes(root, train=["a", "b"], test=["a"], val=["d"]), "val has texts of d, a class that"),
-        (lambda root: classes(root, train=["a"], val=["a"], validation=["a"]), "both val and validation"),
-        (lambda root: table(root, "t.csv", "text,class\na,b\n"), "line 2 has no column label; it has text, class"),
-        (lambda root: table(root, "t.csv", "body,label\na,b\n"), "line 2 has no column text; it has body, label"),
-        (lambda root: table(root, "t.csv", "text,label\na,b\nc,\n"), "line 3: label is empty"),
-        (lambda root: table(root, "t.tsv", "text\tlabel\na\tb\nc\tb\n"), "at least 2 classes; got b."),
-        (lambda root: table(root, "t.csv", ""), "at least 2 classes; got none."),
-        (lambda root: table(root, "t.jsonl", '{"text": 3, "label": "b"}\n'), "text must be text; got 3"),
-        (lambda root: table(root, "t.txt", "a"), "or a file .csv, .tsv, .jsonl with the columns text and label"),
-        (lambda root: root / "none", "must be a folder with train"),
+        (read_imdb, lambda root: "no/where", "as a name on the Hub it can't be loaded"),
+        (read_imdb, lambda root: root, "there is no train/neg"),
+        (
+            read_imdb,
+            lambda root: classes(root, "neg", "pos"),
+            "there is no test/neg. Texts of one's own classes are read by --dataset labelled.",
+        ),
+        (read_imdb, lambda root: imdb(root, (" \n", "good")), "neg/0_1.txt is empty"),
+        (read_imdb, lambda root: broken(root, "train/neg/0_1.txt", b"\xff\xfe\xff"), "neg/0_1.txt is not UTF-8"),
+        (read_mnli, lambda root: root, "one train file, .tsv or .jsonl"),
+        (read_mnli, lambda root: mnli(mnli(root), "jsonl"), f"got {TRAIN}, train.tsv"),
+        (read_mnli, lambda root: mnli(root) / "train.tsv", "must be a folder"),
+        (
+            read_mnli,
+            lambda root: mnli(root, rows=[("a", "b", "maybe")]),
+            "train.tsv, line 2: the label must be one of entailment, neutral, contradiction; got 'maybe'",
+        ),
+        (read_mnli, lambda root: mnli(root, rows=[("", "b", "neutral")]), "train.tsv, line 2: sentence1 is empty"),
+        (
+            read_mnli,
+            lambda root: mnli(root, rows=[("a", "b\tc", "neutral")]),
+            "train.tsv, line 2, must have the 4 columns of the header; got 5",
+        ),
+        (read_mnli, lambda root: mnli(root, rows=[("a", "b", "-")]), "train.tsv holds no labelled rows"),
+        (
+            read_mnli,
+            lambda root: mnli(root, rows=[("a", "b" * 200_000, "neutral")]),
+            "train.tsv, line 2, can't be read: field larger",
+        ),
+        (
+            read_mnli,
+            lambda root: broken(root, TRAIN, '{"sentence1": "a", "gold_label": "neutral"}\n'),
+            "line 1 has no column sentence2 or hypothesis; it has sentence1, gold_label",
+        ),
+        (read_mnli, lambda root: broken(root, TRAIN, "{oops\n"), "line 1, must be one JSON object; got '{oops'"),
+        (read_mnli, lambda root: broken(root, TRAIN, b"\xff\xfe"), f"{TRAIN} is not UTF-8 text. Convert it."),
+        (
+            read_labelled,
+            lambda root: put(root, "t.csv", "text,class\na,b\n"),
+            "line 2 has no column label; it has text, class",
+        ),
+        (
+            read_labelled,
+            lambda root: put(root, "t.csv", "body,label\na,b\n"),
+            "line 2 has no column text; it has body, label",
+        ),
+        (read_labelled, lambda root: put(root, "t.csv", "text,label\na,b\nc,\n"), "line 3: label is empty"),
+        (
+            read_labelled,
+            lambda root: put(root, "t.tsv", "text\tlabel\na\tb\nc\tb\n"),
+            "at least 2 classes; got b.",
+        ),
+        (read_labelled, lambda root: put(root, "t.csv", ""), "at least 2 classes; got none."),
+        (
+            read_labelled,
+            lambda root: put(root, "t.jsonl", '{"text": 3, "label": "b"}\n'),
+            "text must be text; got 3",
+        ),
+        (
+            read_labelled,
+            lambda root: put(root, "t.txt", "a"),
+            "or a file .csv, .tsv, .jsonl with the columns text and label",
+        ),
     ],
 )
-def test_texts_of_ones_own_classes_that_cant_be_read_are_one_line(make, message, tmp_path):
-    assert message in one_line(read_labelled, make(tmp_path))
-
-
-def table(root, name, text):
-    (root / name).write_text(text)
-    return root / name
+def test_data_that_cant_be_read_are_one_line(tmp_path, read, make, message):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        read(make(tmp_path))
+    assert "\n" not in str(caught.value)

@@ -4,8 +4,6 @@ import errno
 import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections import namedtuple
 from pathlib import Path
@@ -17,56 +15,44 @@ from PIL import Image
 from descend.errors import InputError
 from descend.tasks.video import SIZE, Clip, cache, cached, default_cache_dir, find_clips
 
+EXPECTED = [[10, 11, 12], [20, 21, 22, 23, 24]]
+
 
 @pytest.fixture
 def collection(tmp_path) -> Path:
     """Two clips of 3 and 5 frames; frame k of clip c is a plain grey of level 10·c + k."""
-    for name, frames in (("1", 3), ("2", 5)):
-        folder = tmp_path / "collection" / name
-        folder.mkdir(parents=True)
-        for k in range(frames):
-            Image.new("L", (20, 10), 10 * int(name) + k).save(folder / f"{k}.png")
+    for name, levels in zip(("1", "2"), EXPECTED, strict=True):
+        (tmp_path / "collection" / name).mkdir(parents=True)
+        for k, level in enumerate(levels):
+            Image.new("L", (20, 10), level).save(tmp_path / "collection" / name / f"{k}.png")
     return tmp_path / "collection"
 
 
 def levels(views: list[np.ndarray]) -> list[list[int]]:
-    assert all((view == view[:, :1, :1]).all() for view in views)
+    assert all(view.shape[1:] == (SIZE, SIZE) and (view == view[:, :1, :1]).all() for view in views)
     return [view[:, 0, 0].tolist() for view in views]
 
 
-EXPECTED = [[10, 11, 12], [20, 21, 22, 23, 24]]
+def files(folder: Path) -> list[str]:
+    return [file.suffix for file in folder.iterdir() if file.suffix != ".lock"]
 
 
-def overwrite_unnoticed(file: Path) -> None:
-    """Make a file undecodable while its size and time stay."""
-    before = file.stat()
-    file.write_bytes(b"\0" * before.st_size)
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def test_views_are_the_frames_on_disk_and_read_only(collection, tmp_path):
-    views = cached(find_clips(collection, None), tmp_path / "cache")
-    assert levels(views) == EXPECTED
-    for view in views:
-        assert isinstance(view, np.memmap)
-        assert view.dtype == np.uint8 and view.shape[1:] == (SIZE, SIZE)
+def test_frames_are_decoded_once_for_each_format_into_read_only_views(collection, tmp_path, monkeypatch):
+    clips = find_clips(collection, None)
+    for view in cached(clips, tmp_path / "cache"):
+        assert isinstance(view, np.memmap) and view.dtype == np.uint8
         with pytest.raises(ValueError, match="read-only"):
             view[0] = 0
-    (file,) = (tmp_path / "cache").iterdir()
-    assert file.suffix == ".frames"
-    assert cached([], tmp_path / "cache") == []
-
-
-def test_a_second_call_decodes_nothing(collection, tmp_path):
-    clips = find_clips(collection, None)
-    cached(clips, tmp_path / "cache")
-    for clip in clips:
-        for file in clip.files:
-            overwrite_unnoticed(file)
+    for file in [file for clip in clips for file in clip.files]:  # undecodable, of the same size and time
+        before = file.stat()
+        file.write_bytes(b"\0" * before.st_size)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
-    with pytest.raises(InputError, match=r"1/0\.png"):
-        cached(clips, tmp_path / "elsewhere")
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    for folder, left in (("cache", [".frames"]), ("elsewhere", [])):
+        with pytest.raises(InputError, match=r"1/0\.png can't be decoded"):
+            cached(clips, tmp_path / folder)
+        assert files(tmp_path / folder) == left
 
 
 def test_a_changed_source_is_decoded_again_in_place_of_the_old(collection, tmp_path):
@@ -74,103 +60,49 @@ def test_a_changed_source_is_decoded_again_in_place_of_the_old(collection, tmp_p
     Image.new("L", (20, 10), 99).save(collection / "1/1.png")
     os.utime(collection / "1/1.png", ns=(0, 0))  # even a time that goes backwards is a change
     assert levels(cached(find_clips(collection, None), tmp_path / "cache")) == [[10, 99, 12], EXPECTED[1]]
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    assert levels(first) == EXPECTED  # who reads the old frames keeps them
-
     (collection / "2/4.png").unlink()
+    assert files(tmp_path / "cache") == [".frames"]
     assert levels(cached(find_clips(collection, None), tmp_path / "cache")) == [[10, 99, 12], EXPECTED[1][:4]]
-
-
-def test_another_format_version_is_another_cache(collection, tmp_path, monkeypatch):
-    clips = find_clips(collection, None)
-    cached(clips, tmp_path)
-    overwrite_unnoticed(clips[0].files[0])
-    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
-    with pytest.raises(InputError, match="decoded"):
-        cached(clips, tmp_path)
+    assert levels(first) == EXPECTED  # who reads the old frames keeps them
 
 
 @pytest.mark.parametrize("damage", ["empty", "short", "long", "zeros", "noise"])
 def test_a_damaged_cache_is_rebuilt(collection, tmp_path, damage):
     clips = find_clips(collection, None)
     cached(clips, tmp_path / "cache")
-    (file,) = (tmp_path / "cache").iterdir()
+    (file,) = (tmp_path / "cache").glob("*.frames")
     content = file.read_bytes()
-    file.write_bytes(
-        {
-            "empty": b"",
-            "short": content[:-1],
-            "long": content + b"\0",
-            "zeros": b"\0" * len(content),
-            "noise": np.random.default_rng(0).bytes(100),
-        }[damage]
-    )
+    damaged = {"empty": b"", "short": content[:-1], "long": content + b"\0", "zeros": b"\0" * len(content)}
+    file.write_bytes(damaged.get(damage, np.random.default_rng(0).bytes(100)))
     assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
     assert file.read_bytes() == content
 
 
-def test_two_processes_build_at_once(collection, tmp_path):
-    """Both wait for the other to be in the middle of decoding, so that the builds do overlap."""
-    program = """
-import sys, time
-from pathlib import Path
-from descend.tasks.video import cached, find_clips
-from descend.tasks.video.sources import Clip
+def test_one_process_decodes_for_all_and_another_goes_on_if_it_is_killed(collection, tmp_path, monkeypatch):
+    fork, frames = multiprocessing.get_context("fork"), Clip.frames
+    decoded = fork.Queue()
 
-collection, folder, me, other = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-plain = Clip.frames
-def frames(clip):
-    if clip.name == "2":
-        (folder / me).touch()
-        while not (folder / other).exists():
-            time.sleep(0.01)
-    yield from plain(clip)
-Clip.frames = frames
-views = cached(find_clips(collection, None), folder / "cache")
-print([view[:, 0, 0].tolist() for view in views])
-"""
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, collection, tmp_path, *names],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for names in (("a", "b"), ("b", "a"))
-    ]
-    for process in both:
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, err) == (0, "")  # no bar either, where there is no terminal
-        assert out.strip() == str(EXPECTED)
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    def build(seconds):
+        monkeypatch.setattr(Clip, "frames", lambda clip: [decoded.put(clip.name), time.sleep(seconds)] and frames(clip))
+        assert levels(cached(find_clips(collection, None), tmp_path / "cache")) == EXPECTED
 
-
-def test_what_a_killed_builder_left_is_removed_and_what_another_writes_is_not(collection, tmp_path, monkeypatch):
-    """One builder is killed while it decodes, another goes on decoding meanwhile."""
-    clips = find_clips(collection, None)
-    fork = multiprocessing.get_context("fork")
-    decoding = fork.Queue()
-
-    def build():
-        monkeypatch.setattr(Clip, "frames", lambda clip: decoding.put(clip.name) or time.sleep(600))
-        cached(clips, tmp_path / "cache")
-
-    builders = [fork.Process(target=build) for _ in range(2)]
+    builders = [fork.Process(target=build, args=(seconds,)) for seconds in (600, 0, 0)]
     try:
-        for builder in builders:
+        builders[0].start()
+        assert decoded.get(timeout=60) == "1"
+        for builder in builders[1:]:
             builder.start()
-            assert decoding.get(timeout=60) == "1"
+        time.sleep(0.5)
+        assert decoded.empty()
         builders[0].kill()
-        builders[0].join()
-        left = list((tmp_path / "cache").iterdir())
-        for part in left:
-            os.utime(part, (0, 0))
-        assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
-        assert len(left) == 2 and sum(part.exists() for part in left) == 1
+        for builder in builders[1:]:
+            builder.join(60)
+        assert [builder.exitcode for builder in builders[1:]] == [0, 0]
+        assert [decoded.get(timeout=60), decoded.get(timeout=60), decoded.empty()] == ["1", "2", True]
+        assert files(tmp_path / "cache") == [".frames"]
     finally:
         for builder in builders:
             builder.kill()
-            builder.join()
 
 
 def test_no_space_is_seen_before_decoding(collection, tmp_path, monkeypatch):
@@ -179,7 +111,7 @@ def test_no_space_is_seen_before_decoding(collection, tmp_path, monkeypatch):
     clips = find_clips(collection, None)
     with pytest.raises(InputError, match=rf"0\.2 MB.*{tmp_path}/cache.*0\.2 MB.*--cache-dir"):
         cached(clips, tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert files(tmp_path / "cache") == []
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 0, 10**9))
     assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
 
@@ -193,39 +125,33 @@ def test_no_space_is_seen_before_decoding(collection, tmp_path, monkeypatch):
     ],
 )
 def test_a_failure_on_the_way_leaves_nothing(collection, tmp_path, monkeypatch, failure, raised, says):
-    written = []
-
     def write(clip, part, bar):
         part.write(b"\0" * SIZE * SIZE)
-        written.append(clip.name)
-        if len(written) == 2:
+        if clip.name == "2":
             raise failure
         return 1
 
     monkeypatch.setattr(cache, "_write", write)
     with pytest.raises(raised, match=says):
         cached(find_clips(collection, None), tmp_path / "cache")
-    assert written == ["1", "2"]
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert files(tmp_path / "cache") == []
 
 
-def test_a_folder_that_cannot_be_made(collection, tmp_path):
+def test_a_folder_that_cannot_be_made_and_a_source_that_is_gone(collection, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"written.*--cache-dir"):
         cached(find_clips(collection, None), tmp_path / "file" / "cache")
-
-
-def test_a_source_that_is_gone(tmp_path):
     with pytest.raises(InputError, match=r"gone\.avi.*No such file"):
         cached([Clip("gone", (tmp_path / "gone.avi",))], tmp_path)
 
 
 def test_default_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv("DESCEND_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache_dir() == tmp_path / ".cache/descend"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert default_cache_dir() == tmp_path / "xdg/descend"
-    monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "own"))
-    assert default_cache_dir() == tmp_path / "own"
+    for name, value, folder in (
+        ("XDG_CACHE_HOME", "", ".cache/descend"),
+        ("XDG_CACHE_HOME", "xdg", "xdg/descend"),
+        ("DESCEND_CACHE", "own", "own"),
+    ):
+        monkeypatch.setenv("DESCEND_CACHE", "")
+        monkeypatch.setenv(name, value and str(tmp_path / value))
+        assert default_cache_dir() == tmp_path / folder

@@ -97,34 +97,25 @@ def test_windows_are_all_runs_of_frames_within_one_clip(lengths, window, stride)
             windows[outside]
 
 
-def test_items_are_patches_of_the_frames_in_0_to_1():
+def test_items_are_patches_of_the_frames_in_0_to_1_and_a_data_loader_takes_them():
     clips = generate_scenes(2, 6, seed=0)
     windows = VideoWindows(clips, window=4, stride=2)
     item = windows[3]
     assert item["patches"].dtype == torch.float32 and item["patches"].shape == (4, 100, 256)
     assert torch.equal(unpatchify(item["patches"]), torch.from_numpy(clips[1][2:6]).float() / 255)
     assert (windows.frames(3) == clips[1][2:6]).all()
-    batch = windows.__getitems__([3, 0, 3])
-    for one, index in zip(batch, [3, 0, 3], strict=True):
-        assert one.keys() == {"patches", "group"}
-        assert one["group"] == windows[index]["group"] == index // 2
-        assert torch.equal(one["patches"], windows[index]["patches"])
+    (batch,) = DataLoader(windows, batch_size=4)
+    assert batch["group"].tolist() == [0, 0, 1, 1]
+    assert torch.equal(batch["patches"], torch.stack([windows[index]["patches"] for index in range(4)]))
 
 
-def test_a_data_loader_takes_them():
-    (batch,) = DataLoader(VideoWindows(numbered(4, 3), 3), batch_size=3)
-    assert batch["patches"].shape == (3, 3, 100, 256)
-    assert batch["group"].tolist() == [0, 0, 1]
-
-
-def test_a_short_clip_and_bad_sizes_are_named():
-    with pytest.raises(InputError, match=r"testing/08.*5 frames.*6"):
-        VideoWindows(numbered(9, 5), 6, names=["testing/07", "testing/08"])
-    for window, stride in ((0, 1), (1, 0), (-3, 1)):
-        with pytest.raises(InputError, match=f"{window} and {stride}"):
-            VideoWindows(numbered(9), window, stride)
-    with pytest.raises(ValueError, match=r"0.*uint8.*float64"):
-        VideoWindows([np.zeros((3, SIZE, SIZE))], 1)
+@pytest.mark.parametrize(
+    ("window", "stride", "message"),
+    [(6, 1, r"testing/08.*5 frames.*6"), (0, 1, "0 and 1"), (1, 0, "1 and 0"), (-3, 1, "-3 and 1")],
+)
+def test_a_short_clip_and_bad_sizes_are_named(window, stride, message):
+    with pytest.raises(InputError, match=message):
+        VideoWindows(numbered(9, 5), window, stride, names=["testing/07", "testing/08"])
 
 
 def test_sigma_is_numpys_over_frames_not_windows():
@@ -138,49 +129,51 @@ def test_sigma_is_numpys_over_frames_not_windows():
 # --- data sets
 
 
-def clips_on_disk(root: Path, **lengths: int) -> Path:
+def clips_on_disk(root: Path, lengths: dict[str, int]) -> None:
     """One folder per name; frame k of clip number c is plain grey of level 60·c + k."""
     for number, (name, frames) in enumerate(lengths.items()):
         (root / name).mkdir(parents=True)
         for k in range(frames):
             Image.new("L", (16, 16), 60 * number + k).save(root / name / f"{k}.png")
-    return root
 
 
-def frames_of(windows: VideoWindows) -> list[int]:
-    return [frame for clip in windows.clips for frame in clip[:, 0, 0].tolist()]
+PED9 = {"training/frames/01": 6, "training/frames/02": 7, "training/frames/10": 8, "testing/frames/01": 9}
 
 
-def test_the_embedded_scenes():
+def test_the_embedded_scenes(monkeypatch):
+    counted, sigma = [], VideoWindows.sigma
+    monkeypatch.setattr(VideoWindows, "sigma", lambda windows: counted.append(windows) or sigma(windows))
     data = load_video(None, window=5, stride=2, seed=4)
-    assert data.name == "scenes"
+    assert data.name == "scenes" and counted == []
     assert [len(part.clips) for part in (data.train, data.validation, data.test)] == [6, 2, 3]
     assert (data.train.stride, data.validation.stride, data.test.stride) == (2, 5, 5)
     scenes = generate_scenes(11, 30, seed=4)
     used = [*data.train.clips, *data.validation.clips, *data.test.clips]
     assert all((a == b).all() for a, b in zip(used, scenes, strict=True))
-    assert data.sigma == pytest.approx(np.std(scenes[:6]) / 255, rel=1e-12)
-    with pytest.raises(InputError, match=r"scene 0.*30 frames.*31"):
-        load_video(None, window=31)
+    assert data.sigma == data.sigma == pytest.approx(np.std(scenes[:6]) / 255, rel=1e-12)
+    assert counted == [data.train]
 
 
-def test_sides_are_training_and_test(tmp_path):
-    clips_on_disk(tmp_path / "ped9/training/frames", **{"01": 6, "02": 7, "10": 8})
-    clips_on_disk(tmp_path / "ped9/testing/frames", **{"01": 9})
-    data = load_video(tmp_path / "ped9", window=3, cache_dir=tmp_path / "cache")
-    assert data.name == "ped9"
-    assert data.train.names == ["training/01", "training/02"]
-    assert data.validation.names == ["training/10"]
-    assert data.test.names == ["testing/01"]
-    assert (len(data.train), len(data.validation), len(data.test)) == (4 + 5, 2, 3)
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-def test_a_collection_without_sides_is_divided_by_clips(tmp_path):
-    clips_on_disk(tmp_path / "yard/frames", a=4, b=4, c=4, d=4, e=4, f=4)
-    data = load_video(tmp_path / "yard/frames", window=2, cache_dir=tmp_path / "cache")
-    assert (data.train.names, data.validation.names, data.test.names) == (["a", "b", "c"], ["d"], ["e", "f"])
-    assert data.name == "yard"
+@pytest.mark.parametrize(
+    ("lengths", "window", "names", "counts", "left_out"),
+    [
+        (PED9, 3, ["training/01 training/02", "training/10", "testing/01"], [4 + 5, 2, 3], ""),
+        (PED9, 7, ["training/02", "training/10", "testing/01"], [1, 1, 1], "training/01"),
+        (dict.fromkeys("abcdef", 4), 2, ["a b c", "d", "e f"], [9, 2, 4], ""),
+        (dict.fromkeys("abcdef", 4) | {"e": 1, "b": 1}, 2, ["a c", "d", "f"], [6, 2, 2], "b e"),
+        ({"a": 30, "b": 4}, 5, ["a[0:20][0:10]", "a[0:20][10:20]", "a[20:30]"], [6, 2, 2], "b"),
+    ],
+)
+def test_a_data_set_has_three_parts_without_clips_that_are_too_short(
+    tmp_path, caplog, lengths, window, names, counts, left_out
+):
+    clips_on_disk(tmp_path / "ped9", lengths)
+    data = load_video(tmp_path / "ped9", window, cache_dir=tmp_path / "cache")
+    parts = (data.train, data.validation, data.test)
+    assert [" ".join(part.names) for part in parts] == names and data.name == "ped9"
+    assert [len(part) for part in parts] == counts
+    assert [line.split()[1] for line in caplog.messages] == left_out.split()
+    assert len(list((tmp_path / "cache").glob("*.frames"))) == 1
 
 
 @settings(max_examples=20, deadline=None)
@@ -188,18 +181,18 @@ def test_a_collection_without_sides_is_divided_by_clips(tmp_path):
 def test_one_clip_is_divided_by_frames(tmp_path_factory, window, share):
     root = tmp_path_factory.getbasetemp() / "one_clip"
     if not root.exists():
-        clips_on_disk(root / "walk", gate=30)
+        clips_on_disk(root, {"walk/gate": 30})
 
     def load():
         return load_video(root / "walk/gate", window, cache_dir=root, validation_share=share)
 
     if 3 * window > 30:
-        message = rf"gate.*30 frames.*{3 * window}"
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=rf"gate.*30 frames.*{3 * window}"):
             load()
         return
     data = load()
-    parts = [frames_of(part) for part in (data.train, data.validation, data.test)]
+    parts = [[frame for clip in each.clips for frame in clip[:, 0, 0]] for each in (data.train, data.validation)]
+    parts.append(data.test.clips[0][:, 0, 0].tolist())
     assert [frame for part in parts for frame in part] == list(range(30))
     train, validation, test = map(len, parts)
     assert min(train, validation, test) >= window
@@ -212,58 +205,39 @@ def test_one_clip_is_divided_by_frames(tmp_path_factory, window, share):
         assert validation == min(wanted, 30 - test - window)
 
 
-def test_one_clip_leaves_two_windows_to_validate_and_to_test_on(tmp_path):
-    clips_on_disk(tmp_path / "walk", gate=30)
-    data = load_video(tmp_path / "walk/gate", window=5, cache_dir=tmp_path / "cache")
-    assert [part.names for part in (data.train, data.validation, data.test)] == [
-        ["gate[0:20][0:10]"],
-        ["gate[0:20][10:20]"],
-        ["gate[20:30]"],
-    ]
-    assert [len(part) for part in (data.train, data.validation, data.test)] == [6, 2, 2]
+@pytest.mark.parametrize(
+    ("lengths", "path", "window", "expected"),
+    [
+        ({"a": 4, "b": 5, "c": 4}, "frames", 2, ("yard", ["a", "b", "c"], 6)),
+        ({"a": 4, "b": 5, "c": 4}, "frames/b", 5, ("b", ["b"], 1)),  # the one clip is whole
+        ({"a": 4, "b": 5, "c": 4}, "frames", 5, ("yard", ["b"], 1)),
+        ({"a": 4, "b": 5, "c": 4}, "frames", 6, r"clip a .*4 frames.*6"),
+        (PED9, ".", 3, ("yard", ["testing/01"], 3)),
+        ({"testing/01": 9, "testing/02": 4, "training/01": 0}, ".", 3, ("yard", ["testing/01", "testing/02"], 4)),
+        ({"training/a": 3, "training/b": 3}, ".", 3, r"testing.*/training"),
+        ({"training/a": 3, "training/b": 3}, "training", 3, ("yard", ["a", "b"], 2)),
+    ],
+)
+def test_a_model_is_tested_on_the_test_side_or_on_a_whole_collection(tmp_path, lengths, path, window, expected):
+    root = tmp_path / "yard"
+    clips_on_disk(root / "frames" if path.startswith("frames") else root, lengths)
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=expected):
+            load_test(root / path, window, cache_dir=tmp_path / "cache")
+        return
+    windows, name = load_test(root / path, window, cache_dir=tmp_path / "cache")
+    assert (name, windows.names, len(windows)) == expected
+    assert windows.stride == window
 
 
-def test_sigma_is_counted_once_and_only_if_asked_for(monkeypatch):
-    counted = []
-    sigma = VideoWindows.sigma
-    monkeypatch.setattr(VideoWindows, "sigma", lambda windows: counted.append(windows) or sigma(windows))
-    data = load_video(None, window=5)
-    assert counted == []
-    assert data.sigma == data.sigma == sigma(data.train)
-    assert counted == [data.train]
-
-
-def test_a_collection_is_all_test_set_for_a_model_trained_elsewhere(tmp_path):
-    clips_on_disk(tmp_path / "yard/frames", a=4, b=5, c=4)
-    windows, name = load_test(tmp_path / "yard/frames", 2, cache_dir=tmp_path / "cache")
-    assert (windows.names, windows.stride, len(windows), name) == (["a", "b", "c"], 2, 6, "yard")
-    windows, name = load_test(tmp_path / "yard/frames/b", 5, cache_dir=tmp_path / "cache")
-    assert (windows.names, len(windows), name) == (["b"], 1, "b")  # the one clip is whole
-    with pytest.raises(InputError, match=r"clip a .*4 frames.*5"):
-        load_test(tmp_path / "yard/frames", 5, cache_dir=tmp_path / "cache")
-
-
-def test_only_the_test_side_is_needed_and_read_to_test(tmp_path):
-    clips_on_disk(tmp_path / "ped9/testing/frames", **{"01": 9, "02": 4})
-    alone = load_test(tmp_path / "ped9", 3, cache_dir=tmp_path / "cache")
-    (tmp_path / "ped9/training/frames/01").mkdir(parents=True)
-    (tmp_path / "ped9/training/frames/01/0.png").write_text("not a picture")
-    for windows, name in (alone, load_test(tmp_path / "ped9", 3, cache_dir=tmp_path / "cache")):
-        assert (windows.names, len(windows), name) == (["testing/01", "testing/02"], 3 + 1, "ped9")
-
-    clips_on_disk(tmp_path / "yard/training", a=3, b=3)
-    with pytest.raises(InputError, match=r"testing.*/training"):
-        load_test(tmp_path / "yard", 3, cache_dir=tmp_path / "cache")
-    windows, name = load_test(tmp_path / "yard/training", 3, cache_dir=tmp_path / "cache")
-    assert (windows.names, name) == (["a", "b"], "yard")
-
-
-def test_settings_out_of_range(tmp_path):
-    for share in (0, 1, -0.5, 1.5):
-        with pytest.raises(InputError, match="validation_share"):
-            load_video(None, 5, validation_share=share)
-    with pytest.raises(InputError, match="does not exist"):
-        load_video(tmp_path / "nowhere", 5)
+@pytest.mark.parametrize(
+    ("path", "window", "share", "message"),
+    [(None, 5, share, "validation_share") for share in (0, 1, -0.5, 1.5)]
+    + [("nowhere", 5, 0.2, "does not exist"), (None, 31, 0.2, r"scene 0.*30 frames.*31")],
+)
+def test_settings_out_of_range(path, window, share, message):
+    with pytest.raises(InputError, match=message):
+        load_video(path, window, validation_share=share)
 
 
 @pytest.mark.parametrize(
@@ -294,21 +268,14 @@ def test_real_ped2(real_data, tmp_path):
     assert 44 < data.sigma * 255 < 48  # the paper's σ_x ≈ 46
     patches = data.test[3]["patches"]
     assert patches.min() >= 0 and patches.max() <= 1 and patches.std() > 0.1
+    windows, name = load_test(real_data / "video/ped2", 10, cache_dir=tmp_path)
+    assert (windows.names, name) == (data.test.names, "ped2")
+    assert all((a == b).all() for a, b in zip(windows.clips, data.test.clips, strict=True))
 
 
 def test_real_videos_without_a_training_side(real_data, tmp_path):
     with pytest.raises(InputError, match=r"training.*/testing/videos"):
         load_video(real_data / "video/shanghaitech", window=10, cache_dir=tmp_path)
     data = load_video(real_data / "video/Avenue Dataset/testing_videos/08.avi", 6, cache_dir=tmp_path)
-    assert data.name == "avenue"
-    assert data.test.names == ["08[24:36]"]
+    assert (data.name, data.test.names) == ("avenue", ["08[24:36]"])
     assert [len(part) for part in (data.train, data.validation, data.test)] == [7, 2, 2]
-
-
-def test_real_data_to_test_on(real_data, tmp_path):
-    whole = load_video(real_data / "video/ped2", window=10, cache_dir=tmp_path).test
-    windows, name = load_test(real_data / "video/ped2", 10, cache_dir=tmp_path)
-    assert (windows.names, name) == (whole.names, "ped2")
-    assert all((a == b).all() for a, b in zip(windows.clips, whole.clips, strict=True))
-    windows, name = load_test(real_data / "video/shanghaitech/testing/frames", 10, cache_dir=tmp_path)
-    assert (windows.names, len(windows), name) == (["01_0014"], 4, "shanghaitech")

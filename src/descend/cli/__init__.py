@@ -85,6 +85,15 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
+class _Loading:
+    """A finder of modules that finds none: asked for the first slow library, it says so, once, on a terminal."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in ("torch", "matplotlib", "scipy"):
+            sys.meta_path.remove(self)
+            print("loading libraries …", file=sys.stderr, flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -98,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in COMMANDS:
         return _complain(f"no command {words[0]!r}{nearest(words[0], COMMANDS)}; descend --help lists them.", 2)
+    if sys.stderr.isatty() and "--quiet" not in words:
+        sys.meta_path.insert(0, _Loading())
     goes_on = words[0] in ("train", "demo", "sweep") or (words[0] == "complete" and "--compare" not in words)
     return carried_out(COMMANDS[words[0]], words[1:], program=f"descend {words[0]}", goes_on=goes_on)
 

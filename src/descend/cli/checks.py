@@ -91,8 +91,8 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
     return None
 
 
-def is_exported_denoiser(folder: Path) -> bool:
-    """Whether ``descend export`` wrote a folder, from a run of a video recipe.
+def exported_type(folder: Path) -> str | None:
+    """The model type of a folder that ``descend export`` wrote; None for another folder.
 
     Raises:
         InputError: If its ``config.json`` is not JSON.
@@ -101,7 +101,7 @@ def is_exported_denoiser(folder: Path) -> bool:
 
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else {}
-    return isinstance(config, dict) and _is_export(config) and config["model_type"] in DENOISERS
+    return str(config["model_type"]) if isinstance(config, dict) and _is_export(config) else None
 
 
 def _is_export(config: dict[str, Any]) -> bool:

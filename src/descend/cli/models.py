@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from descend.cli.checks import check_run, is_exported_denoiser
+from descend.cli.checks import DENOISERS, check_run, exported_type
 from descend.cli.parsing import read
 from descend.errors import InputError
 
@@ -36,12 +36,10 @@ def export(words: Sequence[str]) -> None:
     auto = options.layers == "auto"
     if not auto and not options.layers.isdecimal():
         raise InputError(f"layers must be a whole number of at least 1, or auto; got {options.layers!r}.")
-    if options.tolerance is not None and not auto:
-        raise InputError("--tolerance goes with --layers auto; leave it out, or let it choose the layers.")
-    if options.baseline is not None and not auto:
-        raise InputError("--baseline goes with --layers auto; leave it out, or let it choose the layers.")
-    if options.tolerance is not None and not 0 <= options.tolerance <= 100:
-        raise InputError(f"tolerance must lie between 0 and 100, in percent; got {options.tolerance:g}.")
+    if not auto and (options.tolerance, options.baseline) != (None, None):
+        raise InputError(
+            "--tolerance and --baseline go with --layers auto; leave them out, or let it choose the layers."
+        )
     check_run(options.run, options.model)
     from descend.run.exporting import TOLERANCE, check_export, choose
     from descend.run.exporting import export as write
@@ -80,14 +78,9 @@ def denoise(words: Sequence[str]) -> None:
             talks=True,
         )
     )
-    layer, noise = options["layer"], options["noise"]
-    if layer is not None and layer < 1:
-        raise InputError(f"layer must be at least 1; got {layer}.")
-    if noise is not None and not 0 <= noise < float("inf"):
-        raise InputError(f"noise must be a level γ of at least 0, in std of the clean data; got {noise:g}.")
     from descend.results import check_model
 
-    if not is_exported_denoiser(options["run"]):
+    if exported_type(options["run"]) not in DENOISERS:
         recipe = check_run(options["run"], options["model"])
         if recipe is None or not recipe.startswith("video-"):
             kind = f"a run of {recipe}" if recipe else "no run"

@@ -62,6 +62,10 @@ TALK = (QUIET, "TRANSFORMERS_VERBOSITY", "DATASETS_VERBOSITY")
 """The environment variables that `talk` sets; libraries read them when they are imported."""
 
 
+Options = Mapping[str, dict[str, Any]]
+"""Name of an argument, or names of an option with spaces between them → arguments of `add_argument`."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose mistakes are one line, with the nearest name for an unknown option."""
 
@@ -130,13 +134,6 @@ class Lines(argparse.HelpFormatter):
         return super()._format_action_invocation(action)
 
 
-def command_parser(command: str, about: str, usage: str | None = None, *, program: str = "descend") -> Parser:
-    """The parser of a program's command; defaults stand in brackets."""
-    prog = f"{program} {command}".rstrip()
-    usage = usage and f"{prog} {usage}"
-    return Parser(prog=prog, usage=usage, description=about, allow_abbrev=False, formatter_class=Lines)
-
-
 def add_talk(parser: Any) -> None:
     """Add the options of a command that works for long: how much it says."""
     parser.add_argument("--quiet", action="store_true", help="no progress: results, warnings and errors")
@@ -167,32 +164,43 @@ def talk(options: argparse.Namespace) -> argparse.Namespace:
     return options
 
 
-def read(
-    words: Sequence[str],
+def declared(
     command: str,
     about: str,
     usage: str | None = None,
-    options: Mapping[str, dict[str, Any]] | None = None,
+    options: Options | None = None,
     *,
+    groups: Mapping[str, Options] | None = None,
     talks: bool = False,
-) -> argparse.Namespace:
-    """Parse the words behind a command.
+) -> Parser:
+    """The parser of a command; defaults stand in brackets in the help.
 
     Args:
-        words: The words.
         command: The command's name.
         about: What it does.
         usage: How it is called; None to list its options.
-        options: Name of an argument or flag of an option → arguments of `add_argument`.
-        talks: Whether it works for long: it takes the options of `add_talk`, which are obeyed here.
+        options: Its arguments and options.
+        groups: Title → further options.
+        talks: Whether it works for long: it takes the options of `add_talk`.
     """
-    parser = command_parser(command, about, usage)
-    for name, more in (options or {}).items():
-        parser.add_argument(name, **more)
-    if not talks:
-        return parser.parse_args(words)
-    add_talk(parser)
-    return talk(parser.parse_args(words))
+    prog = f"descend {command}"
+    usage = usage and f"{prog} {usage}"
+    parser = Parser(prog=prog, usage=usage, description=about, allow_abbrev=False, formatter_class=Lines)
+    place: Any = parser
+    for title, group in {"": options or {}, **(groups or {})}.items():
+        place = parser.add_argument_group(title) if title else parser
+        for name, more in group.items():
+            names = name.split()
+            place.add_argument(*names, **more)
+    if talks:
+        add_talk(place)
+    return parser
+
+
+def read(words: Sequence[str], *declaration: Any, talks: bool = False, **more: Any) -> argparse.Namespace:
+    """Parse the words behind a command; it is declared as by `declared`."""
+    options = declared(*declaration, talks=talks, **more).parse_args(words)
+    return talk(options) if talks else options
 
 
 def levels(text: str) -> list[float]:

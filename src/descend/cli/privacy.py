@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from descend.cli.parsing import levels, read
 from descend.errors import InputError
@@ -28,25 +29,26 @@ def privacy(words: Sequence[str]) -> None:
     )
     if options.run is None and options.noise is None:
         raise InputError("expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither.")
-    gammas = None if options.noise is None else levels(options.noise)
-    sigma, dimension, noise_is = options.sigma, options.dimension, options.noise_is
+    chosen: dict[str, Any] = {"sigma": 1.0, "noise_is": "std", "dimension": 768}
+    gammas = [] if options.noise is None else levels(options.noise)
     if options.run is not None:
-        trained, run_sigma, run_noise_is = _trained_noise(options.run)
-        gammas = [trained] if gammas is None else gammas
-        sigma = run_sigma if sigma is None else sigma
-        noise_is = noise_is or run_noise_is
-        if sigma is None and (noise_is == "variance" or options.clip is not None):  # else ε does not depend on it
+        trained, chosen["sigma"], chosen["noise_is"] = _trained_noise(options.run)
+        gammas = gammas or [trained]
+        if (options.dimension, options.clip) == (None, None):
+            chosen["dimension"] = _width(options.run)
+    chosen |= {name: value for name, value in vars(options).items() if name in chosen and value is not None}
+    if chosen["sigma"] is None:
+        if chosen["noise_is"] == "variance" or options.clip is not None:
             raise InputError(f"{options.run} is a saved model, which does not hold σ_x of its embedding. Give --sigma.")
-        dimension = _width(options.run) if dimension is None and options.clip is None else dimension
-    sigma, noise_is = 1.0 if sigma is None else sigma, noise_is or "std"
+        chosen["sigma"] = 1.0  # ε does not depend on it
     from descend.privacy import Release
 
+    dimension = chosen.pop("dimension")
     if options.clip is not None:
-        release = Release(options.delta, options.clip, options.tokens, sigma, noise_is=noise_is)
+        release = Release(options.delta, options.clip, options.tokens, **chosen)
     else:
-        dimension = 768 if dimension is None else dimension
-        release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, sigma=sigma, noise_is=noise_is)
-    print(release.page(gammas or []))
+        release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, **chosen)
+    print(release.page(gammas))
 
 
 def _trained_noise(run: Path) -> tuple[float, float | None, str]:

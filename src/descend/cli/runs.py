@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.checks import check_data, check_out, check_run
-from descend.cli.parsing import add_talk, command_parser, levels, read, talk
+from descend.cli.parsing import levels, read
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
 
@@ -50,52 +50,65 @@ def evaluate(words: Sequence[str]) -> None:
         print(page)
 
 
+_KINDS = ("gaussian", "uniform", "laplace", "dropout")
+_SPLITS = ("test", "validation", "train")
+
+EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
+    "data": {
+        "--data": dict(metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]"),
+        "--split": dict(choices=_SPLITS, metavar="PART", default="test", help=f"{', '.join(_SPLITS)} [test]"),
+        "--limit --most": dict(
+            dest="most",
+            type=int,
+            metavar="N",
+            help="only N samples, evenly spaced [all; --layers: 1000 or 200]",
+        ),
+    },
+    "model": {
+        "--model": dict(metavar="NAME", default="model", help="model or best_feasible of the run [model]"),
+        "--layers": dict(action="store_true", help="how many layers a pretrained model needs, untrained"),
+        "--image-size": dict(type=int, metavar="N", help="with --layers: of images, in pixels [the model's]"),
+        "--max-length": dict(type=int, metavar="N", help="with --layers: of texts, in tokens [128; 256]"),
+        "--task": dict(choices=("classification",), help="evaluate a classifier of Transformers"),
+        "--dataset": dict(
+            choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
+        ),
+        "--baseline": dict(type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]"),
+    },
+    "noise": {
+        "--noise": dict(metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]"),
+        "--shift": dict(choices=_KINDS, metavar="KIND", default=_KINDS[0], help=f"{', '.join(_KINDS)} [gaussian]"),
+    },
+    "early exits and probes": {
+        "--exit": dict(action="store_true", help="evaluate early exits: accuracy by layers used"),
+        "--risk": dict(type=float, metavar="X", help="with --exit: certify that so few lose an answer"),
+        "--confidence": dict(type=float, metavar="X", help="with --risk: how sure that must be [0.95]"),
+        "--unseen": dict(action="store_true", help="with --task and --risk: the model never saw the data"),
+        "--probe": dict(action="store_true", help="fit and evaluate a linear probe at every layer"),
+    },
+    "output": {
+        "--out": dict(type=Path, metavar="DIR", help="with --layers: folder of the results [NAME-layers]"),
+        "--frames": dict(type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]"),
+    },
+}
+"""The options of ``descend evaluate``, in the groups of its help."""
+
+
+def _evaluation(words: Sequence[str]) -> dict[str, Any]:
+    """The options of ``descend evaluate``."""
+    run = {"run": dict(type=Path, help="folder of a trained run, or with --layers or --task a model")}
+    about = "Losses and errors by layer and noise level, and the verdict on the constraints."
+    return vars(read(words, "evaluate", about, "RUN [options]", run, groups=EVALUATE, talks=True))
+
+
 def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     """Evaluate a run without its page; returns the folder of its results, and its summary."""
-    parser = command_parser(
-        "evaluate", "Losses and errors by layer and noise level, and the verdict on the constraints.", "RUN [options]"
-    )
-    parser.add_argument("run", type=Path, help="folder of a trained run, or with --layers or --task a model")
-    data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]")
-    splits = ("test", "validation", "train")
-    data.add_argument("--split", choices=splits, metavar="PART", default="test", help=f"{', '.join(splits)} [test]")
-    data.add_argument(
-        "--most", type=int, metavar="N", help="only N samples, evenly spaced [all; --layers: 1000 or 200]"
-    )
-    model = parser.add_argument_group("model")
-    model.add_argument("--model", metavar="NAME", default="model", help="model or best_feasible of the run [model]")
-    model.add_argument("--layers", action="store_true", help="how many layers a pretrained model needs, untrained")
-    model.add_argument("--image-size", type=int, metavar="N", help="with --layers: of images, in pixels [the model's]")
-    model.add_argument("--max-length", type=int, metavar="N", help="with --layers: of texts, in tokens [128; 256]")
-    model.add_argument("--task", choices=("classification",), help="evaluate a classifier of Transformers")
-    model.add_argument(
-        "--dataset", choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
-    )
-    model.add_argument("--baseline", type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]")
-    noise = parser.add_argument_group("noise")
-    noise.add_argument("--noise", metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]")
-    kinds = ("gaussian", "uniform", "laplace", "dropout")
-    noise.add_argument(
-        "--shift", choices=kinds, metavar="KIND", default=kinds[0], help=f"{', '.join(kinds)} [gaussian]"
-    )
-    exits = parser.add_argument_group("early exits and probes")
-    exits.add_argument("--exit", action="store_true", help="evaluate early exits: accuracy by layers used")
-    exits.add_argument("--risk", type=float, metavar="X", help="with --exit: certify that so few lose an answer")
-    exits.add_argument("--confidence", type=float, metavar="X", help="with --risk: how sure that must be [0.95]")
-    exits.add_argument("--unseen", action="store_true", help="with --task and --risk: the model never saw the data")
-    exits.add_argument("--probe", action="store_true", help="fit and evaluate a linear probe at every layer")
-    output = parser.add_argument_group("output")
-    output.add_argument("--out", type=Path, metavar="DIR", help="with --layers: folder of the results [NAME-layers]")
-    output.add_argument("--frames", type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]")
-    add_talk(output)
-    options = vars(talk(parser.parse_args(words)))
+    options = _evaluation(words)
     if options["noise"] is not None:
         options["noise"] = levels(options["noise"])
     folder, out = options.pop("run"), options.pop("out")
     if options.pop("layers"):
-        usual = {each.dest: each.default for each in parser._actions}
-        return _frozen(str(folder), out, options, usual)
+        return _frozen(str(folder), out, options)
     if out is not None or any(options.pop(name) is not None for name in ("image_size", "max_length")):
         raise InputError("--out, --image-size and --max-length go with --layers; a run knows its own. Leave them out.")
     recipe = check_run(folder, options["model"] if options["task"] is None else None)
@@ -108,17 +121,16 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     return run.results_folder(folder, options["data"], options["task"]), summary
 
 
-def _frozen(model: str, out: Path | None, options: dict[str, Any], usual: dict[str, Any]) -> tuple[Path, "Summary"]:
+def _frozen(model: str, out: Path | None, options: dict[str, Any]) -> tuple[Path, "Summary"]:
     """Evaluate a pretrained model as it is.
 
     Args:
         model: Its folder or name.
         out: The folder of the results; None for the default.
-        options: The options of ``descend evaluate``.
-        usual: Their defaults.
+        options: The other options of ``descend evaluate``.
     """
     of_recipe = ("dataset", "image_size", "max_length")
-    used = ("data", "most", *of_recipe)
+    used, usual = ("data", "most", *of_recipe), _evaluation([model])
     if strange := [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]:
         raise InputError(f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}.")
     if options["data"] is None:
@@ -261,12 +273,9 @@ def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]
     Returns:
         The page; and the summaries, with layers held to the plain training among the runs.
     """
-    from descend.results import SUMMARY_FILE, Comparison, read_summary
+    from descend.results import SUMMARY_FILE, Comparison
 
     check_free_for_page(out)
-    for run in runs:  # before anything slow is imported
-        if not (run / SUMMARY_FILE).is_file():
-            read_summary(run)
     evaluated, views = _held(runs)
     from descend.report import write_page
 

@@ -16,7 +16,7 @@ from descend.cli.parsing import (
     OnOff,
     Parser,
     add_talk,
-    command_parser,
+    declared,
     nearest,
     talk,
 )
@@ -94,7 +94,7 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     recipe = words[0] if words and words[0] in RECIPES else None
     about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
     model = "--model PATH_OR_NAME " if recipe and RECIPES.needs_model(recipe) else ""
-    parser = command_parser(
+    parser = declared(
         f"train {recipe}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
         f"{model}--data PATH --out RUN [settings]",

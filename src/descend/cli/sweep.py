@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from descend.cli.parsing import COMPLETING, add_talk, command_parser, hyphenated, levels, talk
+from descend.cli.parsing import COMPLETING, declared, hyphenated, levels, talk
 from descend.cli.settings import add_recipe, given_settings, offered_recipes
 from descend.errors import InputError
 from descend.recipes import RECIPES
@@ -13,36 +13,28 @@ from descend.recipes import RECIPES
 
 def sweep(words: Sequence[str]) -> None:
     """Search the settings of each method."""
-    parser = command_parser(
+    parser = declared(
         "sweep",
         "Search a recipe's settings for each method, with as many trials for each, chosen on validation data. Every "
         "setting of descend train RECIPE can be given: it holds for all trials, and is not searched. Give the same "
         "command again to continue a sweep, or in another terminal to share its trials.",
         "RECIPE --data PATH --trials N --out DIR [options] [settings]",
+        {
+            "recipe": dict(metavar="RECIPE", help="as descend train takes it"),
+            "--trials": dict(type=int, required=True, help="N, for each method: finished or pruned"),
+            "--seeds": dict(type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"),
+            "--out": dict(type=Path, required=True, help="folder of the sweep"),
+            "--storage": dict(metavar="URL", help="database of the trials [sqlite:///DIR/sweep.db]"),
+            "--method": dict(action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]"),
+            "--range": dict(
+                action="append", default=[], metavar="NAME=LOW:HIGH", help="where to search a number, such as cap=1:5"
+            ),
+            "--judge-noise": dict(metavar="LEVELS", help="γ whose mean a trial is chosen by [evaluate's]"),
+        },
+        talks=True,
     )
-    recipe = parser.add_argument("recipe", metavar="RECIPE", help="as descend train takes it")
-    parser.add_argument("--trials", type=int, required=True, help="N, for each method: finished or pruned")
-    parser.add_argument(
-        "--seeds", type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the sweep")
-    parser.add_argument("--storage", metavar="URL", help="database of the trials [sqlite:///DIR/sweep.db]")
-    parser.add_argument("--method", action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]")
-    parser.add_argument(
-        "--range",
-        action="append",
-        default=[],
-        metavar="NAME=LOW:HIGH",
-        help="where to search a number, such as cap=1:5",
-    )
-    parser.add_argument(
-        "--judge-noise",
-        metavar="LEVELS",
-        help="γ whose mean a trial is chosen by [evaluate's]",
-    )
-    add_talk(parser)
     if COMPLETING in os.environ:
-        recipe.completer, parser.conflict_handler = offered_recipes, "resolve"  # type: ignore[attr-defined]
+        parser._actions[1].completer, parser.conflict_handler = offered_recipes, "resolve"  # type: ignore[attr-defined]
         add_recipe(parser, next((word for word in words if word in RECIPES), None))
         parser.parse_args(words)
     # What is left are the recipe's own settings, which its parser looks at.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.cli.checks import check_run
+from descend.cli.checks import check_run, exported_type
 from descend.cli.parsing import levels, read
 from descend.errors import InputError
 
@@ -21,7 +21,9 @@ def tasks(words: Sequence[str]) -> None:
         "lm-eval's tasks for language models, over noise and at an exit; runs compared.",
         "RUN ... --tasks NAMES --out FILE [options]",
         {
-            "runs": dict(type=Path, nargs="+", metavar="RUN", help="folders of trained runs of lm or llm-sft"),
+            "runs": dict(
+                type=Path, nargs="+", metavar="RUN", help="folders of trained runs of lm or llm-sft, or of exports"
+            ),
             "--tasks": dict(
                 required=True, metavar="NAMES", help="lm-eval's names or YAML files: arc_easy,my_task.yaml"
             ),
@@ -41,7 +43,8 @@ def tasks(words: Sequence[str]) -> None:
         raise InputError("--tasks must name a task of lm-eval, or its YAML file; got none.")
     noise = levels(options.noise)
     for folder in options.runs:
-        check_run(folder, options.model)
+        if exported_type(folder) is None:
+            check_run(folder, options.model)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     from descend.harness.evaluating import evaluate_tasks
 

@@ -17,9 +17,9 @@ from lm_eval.evaluator import evaluate
 from descend.errors import InputError, reason, refuse
 from descend.harness.comparing import interval, paired
 from descend.harness.loading import load_tasks
-from descend.harness.model import DescendLM
+from descend.harness.model import DescendLM, check_source
 from descend.progress import progress
-from descend.results import TaskComparison, TaskCurve, TaskResults, TaskRun, check_language_run
+from descend.results import TaskComparison, TaskCurve, TaskResults, TaskRun
 from descend.results.folder import new_file
 
 Key = tuple[str, str, str]
@@ -63,7 +63,7 @@ def evaluate_tasks(
     All runs and levels see the same samples and, as far as they read the same tokens, the same draws of noise.
 
     Args:
-        folders: The runs. Each is compared with the first.
+        folders: The runs, or exports of runs. Each is compared with the first.
         tasks: Names of lm-eval's tasks, or paths of YAML files.
         out: The JSON file to write.
         noise: Levels γ, in units of each run's σ_x.
@@ -86,7 +86,7 @@ def evaluate_tasks(
         (not 0 <= seed < 2**32, f"seed must be from 0 to 2^32 - 1; got {seed}."),
     )
     for folder in folders:
-        check_language_run(folder, checkpoint, layer)
+        check_source(folder, checkpoint, layer, max(noise))
     # On a terminal lm-eval shows its own bars.
     shown = progress(len(folders) * len(noise), "evaluating", "noise level", quiet=sys.stderr.isatty())
     with new_file(out), shown:

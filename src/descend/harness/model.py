@@ -17,8 +17,8 @@ from descend.harness.prefixes import PrefixDraws
 from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.progress import is_quiet
-from descend.results import check_language_run
-from descend.run.loading import of_run
+from descend.results import MODELS, Trained, check_language_run, read_trained
+from descend.run.loading import of_export, of_run
 
 
 @register_model("descend")
@@ -33,7 +33,7 @@ class DescendLM(HFLM):
     the same, the log-likelihoods agree up to rounding.
 
     Args:
-        pretrained: A run's folder.
+        pretrained: The folder of a run, or of an export of one.
         noise: γ ≥ 0, in units of the run's σ_x.
         layer: K from 1 to L: the final norm and the head read block K's output, and later blocks do not run. All
             blocks by default.
@@ -44,7 +44,7 @@ class DescendLM(HFLM):
         **settings: Further arguments of `HFLM`.
 
     Raises:
-        InputError: If the folder is not a run of a language model, or a value is out of range.
+        InputError: If the folder is no run of a language model and no export, or a value is out of range.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class DescendLM(HFLM):
         batch_size: int | str | None = 1,
         **settings: Any,
     ):
-        check_language_run(Path(pretrained), checkpoint, layer)
-        self.subject = of_run(Path(pretrained), checkpoint)
+        trained = check_source(Path(pretrained), checkpoint, layer, noise)
+        self.subject = of_export(Path(pretrained), trained) if trained else of_run(Path(pretrained), checkpoint)
         model, tokenizer = self.subject.restored.model, self.subject.restored.tokenizer
         assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         self._layered, self.depth = model, model.depth
@@ -100,6 +100,32 @@ class DescendLM(HFLM):
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **generation_kwargs: Any) -> Tensor:
         with self._noise.on(self.model, indices=self._draws), self._draws.following(self._layered.library):
             return super()._model_generate(context, max_length, stop, **generation_kwargs)
+
+
+def check_source(folder: Path, checkpoint: str, layer: int | None, noise: float) -> Trained | None:
+    """Refuse a folder that holds no language model, or not what is asked of it, before the model is loaded.
+
+    Args:
+        folder: A run, or an export of one.
+        checkpoint: The run's model.
+        layer: K, an exit; None for full depth.
+        noise: The highest level γ.
+
+    Returns:
+        What an export was last trained with; None for a run.
+
+    Raises:
+        InputError: If there is no such model, or an export is asked for noise or for a model by name.
+    """
+    trained = read_trained(folder)
+    if trained is None:
+        check_language_run(folder, checkpoint, layer)
+    elif noise or checkpoint != MODELS[0]:
+        raise InputError(
+            f"{folder} is an export: one model, without σ_x, of which noise is a multiple. Leave out --noise and "
+            "--model, or give the run."
+        )
+    return trained
 
 
 def without_end(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

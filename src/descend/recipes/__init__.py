@@ -123,9 +123,9 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
     }
 
     def __getitem__(self, name: str) -> "type[Recipe]":
-        (module, kind), _ = self.sources(name)
+        entry = self._entries[name]
         with required(name):
-            return getattr(import_module(module), kind)
+            return getattr(import_module(f"descend.recipes.{entry.module}"), entry.name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries  # Mapping's own would import the recipe
@@ -143,12 +143,6 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
     def settings(self, name: str) -> type[RecipeSettings]:
         """The settings of a recipe; imports nothing."""
         return self._entries[name].settings
-
-    def sources(self, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Where a recipe and its training arguments are defined, as (module, class); imports nothing."""
-        entry = self._entries[name]
-        arguments = ("sft", "DescentSFTConfig") if entry.module == "language" else ("config", "DescentConfig")
-        return (f"descend.recipes.{entry.module}", entry.name), (f"descend.training.{arguments[0]}", arguments[1])
 
     def needs_model(self, name: str) -> bool:
         """Whether a recipe trains a pretrained model, which must be named; imports nothing."""

@@ -1,5 +1,6 @@
 """The contract of a recipe: settings that resolve to data, model, task, noise and training arguments."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -188,9 +189,18 @@ class Recipe(RecipeSettings, Workload):
         method.check(self.task(), self.label, self.depth, self.blocks, has_words=self.has_words)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
-        """What a run says before it trains: lines about its data, and warnings."""
+        """What a run says before it trains: lines about its data and noise, and warnings."""
         train, validation, test = (f"{len(part):,}" for part in (data.train, data.validation, data.test))  # type: ignore[arg-type]
-        return [f"{data.name}: {train} samples to train on, {validation} for validation, {test} for test."], []
+        noise = "none, so that the model is trained for clean data. --noise adds some."
+        if self.noise:
+            noise = (
+                f"γ = {self.noise:g} on the embeddings, in units of their standard deviation σ_x, so that every layer "
+                "is trained to work under noise. --noise 0 trains on clean data."
+            )
+        return [
+            f"{data.name}: {train} samples to train on, {validation} for validation, {test} for test.",
+            f"Training noise: {noise}",
+        ], []
 
     @abstractmethod
     def network(self, data: Data) -> LayeredModel:
@@ -263,9 +273,9 @@ def absolute(path: str) -> str:
     return path if path == GENERATED else str(Path(path).expanduser().absolute())
 
 
-def absolute_model(source: str) -> str:
-    """An absolute path of a model's folder; a name on the Hub as it is."""
-    return absolute(source) if Path(source).expanduser().is_dir() else source
+def absolute_or_name(source: str) -> str:
+    """An absolute path of a file or folder; a name on the Hub as it is."""
+    return absolute(source) if Path(source).expanduser().exists() else source
 
 
 def check_heads(recipe: Any) -> None:
@@ -297,6 +307,34 @@ def config_of(source: str) -> PreTrainedConfig:
         InputError: If there is none that can be loaded.
     """
     return load_model(AutoConfig, source, "a model", _EXPECTED)
+
+
+def has_classifier(config: PreTrainedConfig) -> bool:
+    """Whether a pretrained model was saved with a head for the classification of texts or images."""
+    return any(re.search("For(Sequence|Image)Classification", each) for each in config.architectures or ())
+
+
+def head_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str, data: str) -> Sequence[int]:
+    """The number of each class of the data in a head that is for these classes alone; their own in a new head.
+
+    Args:
+        config: The model's configuration.
+        classes: The names of the data's classes.
+        source: The model's folder or name, for the error.
+        data: The name of the data, for the error.
+
+    Raises:
+        InputError: If the head has another number of classes, or other names for them.
+    """
+    if not has_classifier(config):
+        return range(len(classes))
+    if config.num_labels != len(classes):
+        raise InputError(
+            f"{source} has a head of {config.num_labels} labels; {data} has {len(classes)}: {', '.join(classes[:10])}. "
+            "Give other data, or a model without a head: AutoModel.from_pretrained(MODEL).save_pretrained(FOLDER) "
+            "writes one."
+        )
+    return class_numbers(config, classes, source, data)
 
 
 def is_unnamed(config: PreTrainedConfig) -> bool:

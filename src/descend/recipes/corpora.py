@@ -1,16 +1,15 @@
-"""Text classification data sets: read them, and encode them for a tokenizer and a classifier's head."""
+"""Text classification data sets by name: read or generate them, and their tokenizer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
-from descend.recipes import base
-from descend.recipes.base import Data
+from descend.tasks.folders import folders_in
+from descend.tasks.splits import split_off
 from descend.tasks.text import (
     IMDB_LABELS,
     MNLI_LABELS,
@@ -21,11 +20,9 @@ from descend.tasks.text import (
     read_imdb,
     read_labelled,
     read_mnli,
-    split_off,
-    tokenize,
 )
 from descend.tasks.text.corpus import corpus
-from descend.tasks.text.sources import TABLES, class_folders, pair_files
+from descend.tasks.text.sources import TABLES, pair_files
 
 PLAIN_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
 """Folder names that add nothing to the name of the data set."""
@@ -59,40 +56,14 @@ def kind_of(place: Path) -> str:
         InputError: If it fits none.
     """
     if any(
-        "pos" in (found := class_folders(place / inside / "train")) and {*found} <= {*IMDB_LABELS, "unsup"}
-        for inside in (".", "aclImdb")
+        {"pos"} <= {*folders_in(place / inside / "train")} <= {*IMDB_LABELS, "unsup"} for inside in (".", "aclImdb")
     ):
         return "imdb"
-    if place.suffix.lower() in TABLES or class_folders(place / "train"):
+    if place.suffix.lower() in TABLES or any(place.glob("train/*/*.txt")):
         return "labelled"
     if place.is_dir() and pair_files(place):
         return "mnli"
     raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """How texts become tokens, and their labels the class numbers of a model.
-
-    Attributes:
-        tokenizer: The tokenizer.
-        max_length: Longest text, in tokens.
-        truncate: Whether to cut longer texts; otherwise they raise `InputError`.
-        class_numbers: The model's number of each class of the data; None if both use the same numbers.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
-    truncate: bool = True
-    class_numbers: tuple[int, ...] | None = None
-
-    def encode(self, texts: Dataset) -> Dataset:
-        """Texts → ``input_ids`` and the tokenizer's other columns, not padded, and ``labels``."""
-        tokenized, _ = tokenize(texts, self.tokenizer, self.max_length, truncate=self.truncate)
-        numbers = self.class_numbers
-        if numbers is None:
-            return tokenized
-        return tokenized.map(lambda rows: {"labels": [numbers[label] for label in rows["labels"]]}, batched=True)
 
 
 def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
@@ -110,16 +81,6 @@ def labels_of(dataset: str, texts: Dataset) -> tuple[str, ...]:
     return CORPORA[dataset].labels or tuple(texts.features["label"].names)
 
 
-def encoded(dataset: str, data: str | None, parts: DatasetDict, encoding: Encoding) -> Data:
-    """The data set of texts that `read_parts` returned."""
-    return Data(
-        **{side: encoding.encode(texts) for side, texts in parts.items()},
-        name=data_name(dataset, data),
-        tokenizer=encoding.tokenizer,
-        labels=labels_of(dataset, parts["train"]),
-    )
-
-
 def data_name(dataset: str, data: str | None) -> str:
     """The data set's name, with the folder's name if it differs, to tell two folders apart."""
     if data is None:
@@ -134,32 +95,3 @@ def tokenizer_of(source: str | None, texts: Dataset) -> PreTrainedTokenizerBase:
         return load_tokenizer(source)
     columns = [name for name in ("text", "pair") if name in texts.column_names]
     return learn_tokenizer(text for name in columns for text in texts[name])
-
-
-def class_numbers(
-    config: PreTrainedConfig, dataset: str, expected: tuple[str, ...], source: str
-) -> tuple[int, ...] | None:
-    """The number of each class of the data in a pretrained head; None for a model without a head.
-
-    Args:
-        config: The model's configuration.
-        dataset: A name in `CORPORA`.
-        expected: The names of the data's classes.
-        source: The model's folder or name, for the error.
-
-    Raises:
-        InputError: If the head has another number of classes, or other names for them.
-    """
-    if not has_classifier(config):
-        return None
-    if config.num_labels != len(expected):
-        raise InputError(
-            f"{source} has a head of {config.num_labels} labels; {dataset} has {len(expected)}: "
-            f"{', '.join(expected)}. Choose a model without a head, or other data."
-        )
-    return base.class_numbers(config, expected, source, dataset)
-
-
-def has_classifier(config: PreTrainedConfig) -> bool:
-    """Whether a pretrained model was saved with a head for classification."""
-    return any("ForSequenceClassification" in each for each in config.architectures or ())

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from torch.utils.data import Dataset
-from transformers import AutoModelForImageClassification, PreTrainedConfig, ViTImageProcessorPil
+from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from descend.errors import InputError
@@ -18,8 +18,11 @@ from descend.recipes.base import (
     Recipe,
     Restored,
     absolute,
+    absolute_or_name,
     class_numbers,
     config_of,
+    has_classifier,
+    head_numbers,
     is_unnamed,
     kept_layers,
     load_pretrained,
@@ -66,7 +69,7 @@ class ImageRecipe(ImageSettings, Recipe):
         return replace(
             self,
             data=self.data if self.data == DIGITS else absolute(self.data),
-            model=absolute(self.model) if Path(self.model).expanduser().is_dir() else self.model,
+            model=absolute_or_name(self.model),
             keep_layers=kept_layers(self, config),
             image_size=size,
         )
@@ -76,16 +79,7 @@ class ImageRecipe(ImageSettings, Recipe):
         config = restored.model.saved.config if restored else config_of(self.model)
         found = read_images(self.source)
         source = restored.model.saved.name_or_path if restored else self.model
-        has_head = restored is not None or _has_head(config)
-        if has_head and config.num_labels != len(found.classes):
-            raise InputError(
-                f"{source} has a head of {config.num_labels} classes; {self._named(self.data)} has "
-                f"{len(found.classes)}. Give other data, or a model without a head: "
-                f"AutoModel.from_pretrained({source!r}).save_pretrained(FOLDER) writes one."
-            )
-        numbers = np.arange(len(found.classes))
-        if has_head:
-            numbers = np.array(class_numbers(config, found.classes, source, self._named(self.data)))
+        numbers = np.array(head_numbers(config, found.classes, source, self._named(self.data)))
         processor = restored.tokenizer if restored else self._processor()
         parts = found.parts(self.validation_share).items()
         sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
@@ -102,7 +96,7 @@ class ImageRecipe(ImageSettings, Recipe):
         """Load the test images of another data set, or all where it has no sides, and its name."""
         found = read_images(data)
         config = restored.model.saved.config
-        side = found.test or found.train
+        side = found.sides.get("test", found.sides["train"])
         source = restored.model.saved.name_or_path
         numbers = np.array(class_numbers(config, found.classes, source, self._named(data)))
         return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), self._named(data)
@@ -126,7 +120,7 @@ class ImageRecipe(ImageSettings, Recipe):
     def network(self, data: Data) -> LayeredImageClassifier:
         """The pretrained model cut to its first blocks, for images of this size; with a new head if it has none."""
         config = config_of(self.model)
-        if not _has_head(config) or is_unnamed(config):
+        if not has_classifier(config) or is_unnamed(config):
             config.id2label = dict(enumerate(data.labels))
             config.label2id = {name: number for number, name in config.id2label.items()}
         network = load_pretrained(AutoModelForImageClassification, self.model, config=config, dtype="float32")
@@ -166,8 +160,3 @@ def _size(processing: dict[str, Any], own: int) -> int:
         if found:
             return int(found)
     return own
-
-
-def _has_head(config: PreTrainedConfig) -> bool:
-    """Whether a pretrained model was saved with a head for classification."""
-    return any("ForImageClassification" in each for each in config.architectures or ())

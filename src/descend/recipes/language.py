@@ -1,12 +1,13 @@
 """Instruction tuning of causal language models."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
@@ -30,7 +31,7 @@ from descend.recipes.base import (
     Restored,
     Setup,
     absolute,
-    absolute_model,
+    absolute_or_name,
     check_heads,
     check_words,
     config_of,
@@ -38,6 +39,7 @@ from descend.recipes.base import (
     load_pretrained,
 )
 from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings, TrainingDefaults
+from descend.tasks.splits import split_groups
 from descend.tasks.text import (
     Instructions,
     NextToken,
@@ -47,7 +49,6 @@ from descend.tasks.text import (
     read_instructions,
     tokenize_instructions,
 )
-from descend.tasks.text.splits import split_groups
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 
 ADAPTERS = "adapter_config.json"
@@ -111,16 +112,12 @@ class LanguageRecipe(LanguageSettings, Recipe):
                 f"validation and test need at least 2 rows each, and training others; got {count} of {len(rows)} rows "
                 f"with {len(set(prompts))} different prompts. Give more."
             )
-        sides = DatasetDict({side: rows.select(parts[side]) for side in ("train", "validation", "test")})
-        tokenizer = restored.tokenizer if restored else None
-        if tokenizer is None:
-            tokenizer = self._tokenizer(sides["train"])
-        skipped = dict(given.skipped)
-        tokenized = {}
+        sides = {side: rows.select(parts[side]) for side in ("train", "validation", "test")}
+        tokenizer = restored.tokenizer if restored else self._tokenizer(sides["train"])
+        skipped, tokenized = Counter(given.skipped), {}
         for side, part in sides.items():
             tokenized[side], left = tokenize_instructions(Instructions(part, {}), tokenizer, self.max_length)
-            for why, count in left.items():
-                skipped[why] = skipped.get(why, 0) + count
+            skipped.update(left)
             if len(tokenized[side]) < 2:
                 raise InputError(f"no two prompts of the {side} rows leave room for an answer. Raise --max-length.")
         name = "generated instructions" if self.source is None else Path(self.source).stem
@@ -136,14 +133,12 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     def _tokenizer(self, rows: Dataset) -> PreTrainedTokenizerBase:
         source = self.tokenizer or (None if self.model == SMALL else self.model)
-        tokenizer: PreTrainedTokenizerBase
-        if source is None:
-            tokenizer = learn_tokenizer(
-                text for row in rows for text in (*row.values(), "### Instruction : Input : Response :")
-            )
-            tokenizer.eos_token = tokenizer.sep_token
-        else:
-            tokenizer = load_tokenizer(source)
+        if source is not None:
+            return load_tokenizer(source)
+        tokenizer = learn_tokenizer(
+            text for row in rows for text in (*row.values(), "### Instruction : Input : Response :")
+        )
+        tokenizer.eos_token = tokenizer.sep_token
         return tokenizer
 
     def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorForLanguageModeling:
@@ -222,7 +217,7 @@ class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
                 "--keep-layers and --lora exclude each other: only the adapters are saved, and the cut model would be "
                 "lost. Leave one out."
             )
-        return replace(self, data=absolute(self.data), model=absolute_model(self.model), keep_layers=layers)
+        return replace(self, data=absolute(self.data), model=absolute_or_name(self.model), keep_layers=layers)
 
     def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         network = self._pretrained(tokenizer)
@@ -249,7 +244,7 @@ class InstructionRecipe(InstructionSettings, LanguageRecipe):
         recipe = replace(self, data=absolute(self.data))
         if self.model == SMALL:
             return recipe
-        config, model = self._config(), absolute_model(self.model)
+        config, model = self._config(), absolute_or_name(self.model)
         return replace(recipe, model=model, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
 
     def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import (
     MODEL_MAPPING,
     AutoModel,
@@ -38,26 +38,16 @@ from descend.recipes.base import (
     Recipe,
     Restored,
     Workload,
-    absolute,
-    absolute_model,
+    absolute_or_name,
     check_heads,
     check_words,
     config_of,
+    has_classifier,
+    head_numbers,
     kept_layers,
     load_pretrained,
 )
-from descend.recipes.corpora import (
-    CORPORA,
-    Encoding,
-    class_numbers,
-    data_name,
-    encoded,
-    has_classifier,
-    kind_of,
-    labels_of,
-    read_parts,
-    tokenizer_of,
-)
+from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts, tokenizer_of
 from descend.settings import (
     SMALL,
     ClassifierSettings,
@@ -69,7 +59,7 @@ from descend.settings import (
     TrainingDefaults,
     setting,
 )
-from descend.tasks.text import Classification
+from descend.tasks.text import Classification, tokenize
 
 VALIDATION_SHARE = 0.2
 """Share of the training texts for the selection of linear probes of a classifier that Descend did not train."""
@@ -100,19 +90,38 @@ class ClassifierWorkload(Workload):
     model: str
 
     usual_noise = 1.0
+    truncate = True
 
     @abstractmethod
-    def _encoding(
-        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], restored: Restored | None
-    ) -> Encoding:
-        """How texts of these classes become tokens for a model; None for a new one."""
+    def _longest(self, model: LayeredModel) -> int:
+        """The longest text of a trained model, in tokens."""
+
+    def _encode(
+        self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, longest: int
+    ) -> Dataset:
+        """Texts → ``input_ids`` and the tokenizer's other columns, not padded, and ``labels`` of the model's head."""
+        numbers = head_numbers(config, labels_of(self.dataset, texts), self.model, self.dataset)
+        return tokenize(texts, tokenizer, longest, truncate=self.truncate, numbers=numbers)
+
+    def _data(
+        self, parts: DatasetDict, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, longest: int
+    ) -> Data:
+        return Data(
+            **{side: self._encode(texts, tokenizer, config, longest) for side, texts in parts.items()},
+            name=data_name(self.dataset, self.source),
+            tokenizer=tokenizer,
+            labels=labels_of(self.dataset, parts["train"]),
+        )
+
+    def _data_of(self, parts: DatasetDict, restored: Restored) -> Data:
+        """The texts for a trained model."""
+        return self._data(parts, restored.tokenizer, restored.model.saved.config, self._longest(restored.model))
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
-        assert restored.tokenizer is not None
+        config, longest = restored.model.saved.config, self._longest(restored.model)
         texts = CORPORA[self.dataset].read(data)["test"]
-        encoding = self._encoding(restored.tokenizer, labels_of(self.dataset, texts), restored)
-        return encoding.encode(texts), data_name(self.dataset, data)
+        return self._encode(texts, restored.tokenizer, config, longest), data_name(self.dataset, data)
 
     def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
         """Pad texts to the longest of their batch."""
@@ -162,18 +171,11 @@ class PlainClassifier(ClassifierWorkload):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts, for linear probes."""
-        assert restored is not None and restored.tokenizer is not None
-        parts = read_parts(self.dataset, self.source, VALIDATION_SHARE)
-        encoding = self._encoding(restored.tokenizer, labels_of(self.dataset, parts["train"]), restored)
-        return encoded(self.dataset, self.source, parts, encoding)
-
-    def _encoding(
-        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], restored: Restored | None
-    ) -> Encoding:
         assert restored is not None
-        config, longest = restored.model.saved.config, restored.model.limits.get("length", LONGEST)
-        numbers = class_numbers(config, self.dataset, labels, self.model)
-        return Encoding(tokenizer, min(longest, LONGEST), class_numbers=numbers)
+        return self._data_of(read_parts(self.dataset, self.source, VALIDATION_SHARE), restored)
+
+    def _longest(self, model: LayeredModel) -> int:
+        return min(model.limits.get("length", LONGEST), LONGEST)
 
     def name_of(self, model: LayeredModel) -> str:
         """The model's name in tables, such as BERT-12."""
@@ -193,35 +195,25 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
 
     def completed(self) -> Self:
         """The recipe with absolute paths and, for a pretrained model, that model's own sizes."""
-        if self.source is None or not Path(self.data).expanduser().exists():  # generated, or a name on the Hub
-            return self
-        return replace(self, data=absolute(self.data))
+        return replace(self, data=absolute_or_name(self.data))
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts."""
         parts = read_parts(self.dataset, self.source, self.validation_share)
-        labels, tokenizer = labels_of(self.dataset, parts["train"]), restored.tokenizer if restored else None
-        if tokenizer is None:
-            source = self.tokenizer or (None if self.model == SMALL else self.model)
-            tokenizer = tokenizer_of(source, parts["train"])
-            tokenizer.model_input_names = self._inputs()
-            tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
-        return encoded(self.dataset, self.source, parts, self._encoding(tokenizer, labels, restored))
+        if restored is not None:
+            return self._data_of(parts, restored)
+        source = self.tokenizer or (None if self.model == SMALL else self.model)
+        tokenizer = tokenizer_of(source, parts["train"])
+        tokenizer.model_input_names = inputs_of(self._config())
+        tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
+        return self._data(parts, tokenizer, self._config(), self.max_length)
 
-    def _inputs(self) -> list[str]:
-        """The fields of a tokenizer that the model takes."""
-        return ["input_ids", "attention_mask"]
+    def _longest(self, model: LayeredModel) -> int:
+        return self.max_length
 
-    def _encoding(
-        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], restored: Restored | None
-    ) -> Encoding:
-        config = restored.model.saved.config if restored else self._config_with_classes()
-        numbers = None if config is None else class_numbers(config, self.dataset, labels, self.model)
-        return Encoding(tokenizer, self.max_length, self.truncate, numbers)
-
-    def _config_with_classes(self) -> PreTrainedConfig | None:
-        """The configuration of a pretrained model whose head is trained further; None if the head is new."""
-        return None
+    def _config(self) -> PreTrainedConfig:
+        """The configuration of a pretrained model whose head is trained further; one without a head if it is new."""
+        return PreTrainedConfig()
 
     def network(self, data: Data) -> LayeredClassifier:
         """A classifier of the data's classes."""
@@ -242,7 +234,7 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
     def _check_fit(self, config: PreTrainedConfig) -> None:
         """Refuse a pretrained model whose head is for other classes, or that takes shorter texts."""
         if labels := CORPORA[self.dataset].labels:  # others are known once the data are read
-            class_numbers(config, self.dataset, labels, self.model)
+            head_numbers(config, labels, self.model, self.dataset)
         longest = family_of(config).longest
         if longest is not None and self.max_length > longest(config):
             raise InputError(
@@ -276,7 +268,7 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         check_family(config, FAMILIES, ROW)
         pooling = self.pooling or _pooling_of(config) or "mean"
         layers = kept_layers(self, config)
-        recipe = replace(recipe, model=absolute_model(self.model), keep_layers=layers, pooling=pooling)
+        recipe = replace(recipe, model=absolute_or_name(self.model), keep_layers=layers, pooling=pooling)
         recipe._check_fit(recipe._config())
         return recipe
 
@@ -297,11 +289,6 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         if head == "mean" or type(config) not in MODEL_MAPPING:
             raise InputError(f"the head of {self.model} can't be replaced; leave out --pooling {self.pooling}.")
         return _mean_pooled(config)
-
-    _config_with_classes = _config
-
-    def _inputs(self) -> list[str]:
-        return inputs_of(self._config())
 
     def network(self, data: Data) -> LayeredClassifier:
         """The pretrained model, cut to its first blocks where ``keep_layers`` says so."""
@@ -325,8 +312,6 @@ class LinearlyReadRecipe(ClassifierRecipe):
     def _config(self) -> PreTrainedConfig:
         config = config_of(self.model)
         return _mean_pooled(config) if type(config) in MODEL_MAPPING else config
-
-    _config_with_classes = _config
 
 
 def _mean_pooled(encoder: PreTrainedConfig) -> MeanPooledConfig:
@@ -437,14 +422,13 @@ class EncoderRecipe(EncoderSettings, NewTextRecipe):
         return replace(recipe, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
 
     def _config(self) -> PreTrainedConfig:
-        """The configuration of the pretrained model, with another head where the readout is to be linear."""
+        """The configuration of a pretrained model, with another head where the readout is to be linear."""
+        if self.model == SMALL:
+            return super()._config()
         config = config_of(self.model)
         if self.readout == "linear" and config.model_type == self.configs["own"].model_type:
             return with_linear_readout(config, self.configs["linear"])
         return config
-
-    def _config_with_classes(self) -> PreTrainedConfig | None:
-        return None if self.model == SMALL else self._config()
 
     def _started(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         return self._pretrained(self._config(), words, names)

@@ -10,7 +10,7 @@ from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
-from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_model
+from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_or_name
 from descend.settings import DUSTSettings, UTSettings, VideoSettings, ViTSettings
 from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
@@ -150,7 +150,7 @@ class ViTRecipe(ViTSettings, VideoRecipe):
         if self.pretrained is None:
             return super().completed()
         ViTDenoiserConfig.of_pretrained(self.pretrained, self.depth, self.readout)
-        return replace(super().completed(), pretrained=absolute_model(self.pretrained))
+        return replace(super().completed(), pretrained=absolute_or_name(self.pretrained))
 
     def network(self, data: Data | None) -> ViTDenoiser:
         """A ViT with its pretrained blocks, or a small new one."""

@@ -112,7 +112,7 @@ def evaluate(
     """
     refuse(
         (frames < 1, f"frames must be at least 1; got {frames}."),
-        (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
+        (most is not None and most < 2, f"--limit (most) must be at least 2 samples; got {most}."),
         (
             dataset is not None and task is None,
             "--dataset goes with --task; a run knows its own data, and others in their form by --data.",

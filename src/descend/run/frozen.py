@@ -74,7 +74,7 @@ def evaluate_frozen(
     )
     name = _recipe_of(config_of(model), model)
     refuse(
-        (most is not None and most < 2, f"most must be at least 2 samples; got {most}."),
+        (most is not None and most < 2, f"--limit (most) must be at least 2 samples; got {most}."),
         *(
             (
                 each not in settings_of(RECIPES.settings(name)),

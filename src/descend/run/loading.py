@@ -10,7 +10,7 @@ from descend.core import DescentProblem
 from descend.errors import InputError, MissingPackageError, reason
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
-from descend.recipes import RECIPES, SHIFTS, Restored, Workload
+from descend.recipes import GENERATED, RECIPES, SHIFTS, Restored, Workload
 from descend.results import (
     CONFIG_FILE,
     LAST_TRAINED,
@@ -127,6 +127,21 @@ def of_transformers(folder: Path, task: str, dataset: str | None, data: str | No
     note = {"note": _UNTRAINED} if trained is None else {}
     provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
     return LoadedModel(recipe, restored, args, trained_problem(trained, restored.model), None, provenance)
+
+
+def of_export(folder: Path, trained: Trained) -> LoadedModel:
+    """A causal language model that ``descend export`` wrote; it holds no σ_x.
+
+    Args:
+        folder: Its folder.
+        trained: What it was last trained with.
+    """
+    kind: Any = RECIPES["lm"]
+    recipe = kind(model=str(folder), data=GENERATED, noise=trained.noise, noise_is=trained.noise_is)
+    restored = _restored(recipe, folder)
+    name = f"{type(restored.model.saved).__name__.removesuffix('ForCausalLM')}-{restored.model.depth}"
+    args = DescentConfig(output_dir=str(folder), report_to="none")
+    return LoadedModel(recipe, restored, args, None, None, provenance_of(trained, recipe="lm", model=name))
 
 
 def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentProblem | None:

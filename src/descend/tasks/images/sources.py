@@ -17,18 +17,16 @@ from torch.utils.data import Dataset
 from descend.errors import InputError, reason
 from descend.extras import required
 from descend.progress import progress
-from descend.reading import MOST_BYTES, is_litter, refuse_ways_out
+from descend.reading import MOST_BYTES, refuse_ways_out
 from descend.settings import DIGITS
-from descend.tasks.text.splits import class_order, sides_of, split_classes
+from descend.tasks.folders import class_files
+from descend.tasks.splits import TEST_SHARE, split_classes
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """Suffixes of images; other files beside them are passed over."""
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Pillow's names of the formats that are read."""
-
-TEST_SHARE = 0.2
-"""Share of each class to test on where there is no test side."""
 
 _IDX = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
 _GENERATED = {"train": 40, "test": 20}
@@ -56,16 +54,12 @@ class Pictures(NamedTuple):
     """A data set of pictures.
 
     Attributes:
-        train: Pictures to train on, and to split others off.
-        test: Pictures to test on; None if they must be split off.
+        sides: ``train``, and ``test`` and ``validation`` where they are given; others are split off the first.
         classes: Names of the classes, in the order of their numbers.
-        validation: Pictures to validate on; None if they must be split off.
     """
 
-    train: Side
-    test: Side | None
+    sides: dict[str, Side]
     classes: tuple[str, ...]
-    validation: Side | None = None
 
     def parts(self, validation_share: float) -> dict[str, Side]:
         """``train``, ``validation`` and ``test``, with a share of each class, split in the same way in every run.
@@ -77,31 +71,24 @@ class Pictures(NamedTuple):
         """
         if not 0 < validation_share < 1:
             raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
-        train, test, validation = self.train, self.test, self.validation
         with ThreadPoolExecutor() as pool:
-            keys = list(pool.map(_digest, train.pictures))
-            held = {*pool.map(_digest, [each for side in (test, validation) if side for each in side.pictures])}
-        if shared := held.intersection(keys):
+            digests = {name: list(pool.map(_digest, side.pictures)) for name, side in self.sides.items()}
+        keys, sides = digests.pop("train"), dict(self.sides)
+        if shared := {key for each in digests.values() for key in each}.intersection(keys):
             logger.warning("%d images to train on are also among those to test or validate on.", len(shared))
-        different = dict(zip(reversed(keys), train.labels[::-1].tolist(), strict=True))  # each in its first class
-        counts = np.bincount(list(different.values()), minlength=len(self.classes))
-        uses = ["train", *["validate"] * (validation is None), *["test"] * (test is None)]
-        if counts.min() < len(uses):
-            few = self.classes[int(counts.argmin())]
-            raise InputError(
-                f"expected at least {len(uses)} different images of each class, to {', '.join(uses)} on; {few} has "
-                f"{counts.min()}. Add some, or leave the class out."
-            )
-        rest: Sequence[int] = range(len(keys))
-        if test is None:
-            off, rest = split_classes(keys, train.labels.tolist(), TEST_SHARE)
-            test = train.part(off)
-        if validation is None:
-            labels = train.labels[rest].tolist()
-            off, left = split_classes([keys[place] for place in rest], labels, validation_share)
-            validation, rest = train.part([rest[place] for place in off]), [rest[place] for place in left]
-        train = train.part(rest)
-        return {"train": train, "validation": validation, "test": test}
+        for name, share in (("test", TEST_SHARE), ("validation", validation_share)):
+            if name in sides:
+                continue
+            train = sides["train"]
+            off, rest = split_classes(keys, train.labels.tolist(), share)
+            sides |= {name: train.part(off), "train": train.part(rest)}
+            keys = [keys[place] for place in rest]
+            if few := [self.classes[number] for number in {*train.labels.tolist()}.difference(sides[name].labels)]:
+                raise InputError(
+                    f"expected different images of each class to train on, and others for {name}; {few[0]} has too "
+                    "few. Add some, or leave the class out."
+                )
+        return {name: sides[name] for name in ("train", "validation", "test")}
 
 
 def _digest(picture: Picture) -> bytes:
@@ -179,77 +166,40 @@ def read_images(data: str | None) -> Pictures:
 
 
 def _of_folder(root: Path) -> Pictures:
-    sides = sides_of(root, Path.is_dir)
-    if sides and "train" not in sides:
-        other = next(iter(sides.values())).name
-        raise InputError(f"{root} has {other} and no train. Put the images to train on in {root / 'train'}.")
-    train, *held = sides.values() or [root]
-    classes = tuple(class_order(each.name for each in _folders(train)))
-    if len(classes) < 2:
-        only = f"only {classes[0]}" if classes else "no folder"
-        raise InputError(f"{train} must hold a folder of images for each of at least 2 classes; it has {only}.")
-    found = [_side(folder, root, classes) for folder in [train, *held]]
-    if len(np.unique(found[0].labels)) < len(classes):
-        empty = next(name for number, name in enumerate(classes) if number not in found[0].labels)
-        raise InputError(f"{train / empty} holds no images; expected {', '.join(sorted(SUFFIXES))}.")
-    every = [file for side in found for file in side.pictures if isinstance(file, Path)]
+    classes, files = class_files(root, SUFFIXES)
+    every = [file for side in files.values() for file, _ in side]
     refuse_ways_out(root, every)
     with ThreadPoolExecutor() as pool, progress(len(every), "checking", "image", leave=False) as bar:
         for _ in pool.map(lambda file: upright(file, least=1), every):
             bar.update()
-    others = dict(zip(("test", "validation"), found[1:], strict=False))
-    return Pictures(found[0], others.get("test"), classes, others.get("validation"))
-
-
-def _side(folder: Path, root: Path, classes: Sequence[str]) -> Side:
-    """The images below a folder with one folder for each class."""
-    if unknown := [each.name for each in _folders(folder) if each.name not in classes]:
-        raise InputError(
-            f"{folder / unknown[0]} is a class that the training images lack; they have {', '.join(classes[:10])}. "
-            "Rename or remove it."
-        )
-    files: list[Path] = []
-    labels: list[int] = []
-    for number, name in enumerate(classes):
-        inside = sorted(
-            file
-            for file in (folder / name).rglob("*")
-            if file.suffix.lower() in SUFFIXES and file.is_file() and not is_litter(file.relative_to(root))
-        )
-        files += inside
-        labels += [number] * len(inside)
-    if not files:
-        raise InputError(f"{folder} holds no images; expected {', '.join(sorted(SUFFIXES))}.")
-    return Side(files, np.array(labels))
-
-
-def _folders(folder: Path) -> list[Path]:
-    return [each for each in folder.iterdir() if each.is_dir() and not is_litter(Path(each.name))]
+    sides = {
+        side: Side([file for file, _ in found], np.array([label for _, label in found]))
+        for side, found in files.items()
+    }
+    return Pictures(sides, tuple(classes))
 
 
 def _of_idx(root: Path, files: dict[tuple[str | Any, ...], Path]) -> Pictures:
-    sides: list[tuple[np.ndarray, np.ndarray]] = []
-    for name in ("train", "t10k", "test"):
-        pair = [files.get((name, what)) for what in ("images", "labels")]
-        if pair == [None, None] and name != "train":
-            continue
-        if None in pair:
-            names = ", ".join(sorted(file.name for file in files.values()))
+    sides: dict[str, Side] = {}
+    for name, side in (("train", "train"), ("t10k", "test"), ("test", "test")):
+        pair = [files[name, what] for what in ("images", "labels") if (name, what) in files]
+        if len(pair) == 1 or (not pair and name == "train"):
             raise InputError(
                 f"{root} must hold the images and the labels of each side, such as {name}-images-idx3-ubyte.gz and "
-                f"{name}-labels-idx1-ubyte.gz; it has {names}."
+                f"{name}-labels-idx1-ubyte.gz; it has {', '.join(sorted(file.name for file in files.values()))}."
             )
-        images, labels = (_idx(file, axes) for file, axes in zip(pair, (3, 1), strict=True) if file is not None)
-        if len(images) != len(labels):
-            raise InputError(f"{pair[0]} has {len(images)} images, and {pair[1]} {len(labels)} labels.")
-        sides.append((images, labels))
-    numbers = np.unique(sides[0][1])
+        if pair:
+            images, labels = map(_idx, pair, (3, 1))
+            if len(images) != len(labels):
+                raise InputError(f"{pair[0]} has {len(images)} images, and {pair[1]} {len(labels)} labels.")
+            sides[side] = Side([*images], labels)
+    numbers = np.unique(sides["train"].labels)
     if len(numbers) < 2:
         raise InputError(f"{root} must hold images of at least 2 classes; the labels are all {numbers[0]}.")
-    if len(sides) > 1 and len(unknown := np.setdiff1d(sides[1][1], numbers)):
+    if len(unknown := np.setdiff1d(sides.get("test", sides["train"]).labels, numbers)):
         raise InputError(f"{root}: class {unknown[0]} is among the test labels and not among those to train on.")
-    found = [Side([*images], np.searchsorted(numbers, labels)) for images, labels in sides]
-    return Pictures(found[0], found[1] if len(found) > 1 else None, tuple(map(str, numbers)))
+    found = {name: Side(side.pictures, np.searchsorted(numbers, side.labels)) for name, side in sides.items()}
+    return Pictures(found, tuple(map(str, numbers)))
 
 
 def _idx(file: Path, axes: int) -> np.ndarray:
@@ -271,15 +221,15 @@ def _digits() -> Pictures:
         from sklearn.datasets import load_digits
     found = load_digits()
     pictures = [*(found.images * (255 / 16)).round().astype(np.uint8)]
-    return Pictures(Side(pictures, found.target), None, tuple(map(str, range(10))))
+    return Pictures({"train": Side(pictures, found.target)}, tuple(map(str, range(10))))
 
 
 def _generated() -> Pictures:
     """Stripes of three directions, in colours, with noise."""
     rng, classes = np.random.default_rng(0), ("diagonal", "horizontal", "vertical")
     rows, columns = np.mgrid[:32, :32]
-    sides = []
-    for count in _GENERATED.values():
+    sides = {}
+    for side, count in _GENERATED.items():
         labels = np.repeat(np.arange(3), count)
         pictures = []
         for label in labels:
@@ -288,6 +238,5 @@ def _generated() -> Pictures:
             light, dark = rng.uniform(130, 255, 3), rng.uniform(0, 120, 3)
             noise = rng.normal(0, 25, (32, 32, 3))
             pictures.append((np.where(stripes, light, dark) + noise).clip(0, 255).astype(np.uint8))
-        sides.append(Side(pictures, labels))
-    train, test = sides
-    return Pictures(train, test, classes)
+        sides[side] = Side(pictures, labels)
+    return Pictures(sides, classes)

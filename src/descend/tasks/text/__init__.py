@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         tokenize_instructions,
     )
     from descend.tasks.text.sources import IMDB_LABELS, MNLI_LABELS, read_imdb, read_labelled, read_mnli
-    from descend.tasks.text.splits import split_off
     from descend.tasks.text.tokens import learn_tokenizer, load_tokenizer, token_counts, tokenize
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "read_instructions",
     "read_labelled",
     "read_mnli",
-    "split_off",
     "token_counts",
     "tokenize",
     "tokenize_instructions",
@@ -59,7 +57,6 @@ _MODULES = {
         "tokenize_instructions",
     ),
     "sources": ("IMDB_LABELS", "MNLI_LABELS", "read_imdb", "read_labelled", "read_mnli"),
-    "splits": ("split_off",),
     "tokens": ("learn_tokenizer", "load_tokenizer", "token_counts", "tokenize"),
 }
 

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 
 from descend.errors import InputError, reason
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
-from descend.tasks.text.splits import class_order, sides_of, split_classes
+from descend.tasks.folders import class_files, class_order
+from descend.tasks.splits import TEST_SHARE, split_classes
 
 TABLES = (".csv", ".tsv", ".jsonl")
 """Suffixes of files with a text in each row."""
@@ -22,9 +23,6 @@ MOST_REVIEW = 2**24
 IMDB_LABELS = ("neg", "pos")
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
 """The classes in GLUE's order."""
-
-TEST_SHARE = 0.2
-"""Share of labelled texts to test on where they have no test side."""
 
 # Our name for a column → its names in the known file formats.
 _COLUMNS = {"text": ("sentence1", "premise"), "pair": ("sentence2", "hypothesis"), "label": ("gold_label", "label")}
@@ -54,9 +52,8 @@ def read_imdb(path: str | Path) -> DatasetDict:
                 f"{inside} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there is no "
                 f"{side}/{name}. Texts of one's own classes are read by --dataset labelled."
             )
-    return DatasetDict(
-        {side: Dataset.from_list(_texts(inside / side, IMDB_LABELS, root)) for side in ("train", "test")}
-    )
+    _, files = class_files(inside, {".txt"}, IMDB_LABELS)
+    return DatasetDict({side: Dataset.from_list(_texts(files[side], root)) for side in ("train", "test")})
 
 
 def read_mnli(path: str | Path) -> DatasetDict:
@@ -103,9 +100,9 @@ def read_labelled(path: str | Path) -> DatasetDict:
     """Read texts with classes of one's own.
 
     Args:
-        path: A folder with ``train`` and perhaps ``test`` and ``val``, each with a folder of ``.txt`` files for each
-            class; or a ``.csv``, ``.tsv`` or ``.jsonl`` file with the columns ``text`` and ``label``. Without a test
-            side, ``val`` becomes one, or a fifth of each class, the same in every run.
+        path: A folder with a folder of ``.txt`` files for each class, or with ``train`` and perhaps ``test`` and
+            ``val`` of this kind; or a ``.csv``, ``.tsv`` or ``.jsonl`` file with the columns ``text`` and ``label``.
+            Without a test side, ``val`` becomes one, or a fifth of each class, the same in every run.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
@@ -116,41 +113,27 @@ def read_labelled(path: str | Path) -> DatasetDict:
             a class of another side.
     """
     root = Path(path).expanduser()
-    sides = sides_of(root, class_folders)
-    if "train" in sides:
-        labels = class_folders(sides["train"])
-        for folder in sides.values():
-            if unknown := [name for name in class_folders(folder) if name not in labels]:
-                raise InputError(
-                    f"{folder} has texts of {', '.join(unknown)}, a class that {sides['train']} lacks. Give training "
-                    "texts of it, or remove its folder."
-                )
-        rows = {side: _texts(folder, labels, root) for side, folder in sides.items()}
-    elif root.is_file() and root.suffix.lower() in TABLES:
+    labels: Any
+    if root.is_file() and root.suffix.lower() in TABLES:
         texts = [values | {"source": place} for place, values in _rows(root, _LABELLED)]
         labels = class_order({row["label"] for row in texts})
+        if len(labels) < 2:
+            raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
         rows = {"train": [row | {"label": labels.index(row["label"])} for row in texts]}
+    elif root.is_dir():
+        labels, files = class_files(root, {".txt"})
+        rows = {side: _texts(each, root) for side, each in files.items()}
     else:
         raise InputError(
-            f"{root} must be a folder with train, and in it a folder of .txt files for each class, or a file "
-            f"{', '.join(TABLES)} with the columns text and label."
+            f"{root} must be a folder with a folder of .txt files for each class, or a file {', '.join(TABLES)} with "
+            "the columns text and label."
         )
-    if len(labels) < 2:
-        raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
     if "test" not in rows:
         every = rows["train"]
         parts = split_classes([row["text"] for row in every], [row["label"] for row in every], TEST_SHARE)
         rows = {side: [every[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
     features = Features(text=Value("string"), label=ClassLabel(names=labels), source=Value("string"))
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
-
-
-def class_folders(side: Path) -> list[str]:
-    """The names of the folders in a folder that hold ``.txt`` files: classes of texts."""
-    if not side.is_dir():
-        return []
-    names = (each.name for each in side.iterdir() if not is_litter(Path(each.name)) and any(each.glob("*.txt")))
-    return class_order(names)
 
 
 def pair_files(root: Path) -> list[Path]:
@@ -162,19 +145,15 @@ def pair_files(root: Path) -> list[Path]:
     )
 
 
-def _texts(folder: Path, labels: Sequence[str], root: Path) -> list[dict[str, Any]]:
-    """The texts below a folder, in a folder for each class."""
+def _texts(files: Iterable[tuple[Path, int]], root: Path) -> list[dict[str, Any]]:
+    """The texts in files, each with the number of its class."""
+    refuse_ways_out(root, (file for file, _ in files))
     rows = []
-    for label, name in enumerate(labels):
-        files = sorted(file for file in (folder / name).glob("*.txt") if not is_litter(Path(file.name)))
-        refuse_ways_out(root, files)
-        for file in files:
-            text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
-            if not text:
-                raise InputError(f"{file} is empty; expected a text. Remove it.")
-            rows.append({"text": text, "label": label, "source": str(file)})
-    if not rows:
-        raise InputError(f"{folder} holds no texts: expected {' and '.join(f'{name}/*.txt' for name in labels)}.")
+    for file, label in files:
+        text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
+        if not text:
+            raise InputError(f"{file} is empty; expected a text. Remove it.")
+        rows.append({"text": text, "label": label, "source": str(file)})
     return rows
 
 

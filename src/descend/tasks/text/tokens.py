@@ -1,14 +1,13 @@
 """Tokenize texts for classifiers, and load or train tokenizers."""
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from transformers import (
     AutoTokenizer,
@@ -30,8 +29,13 @@ _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "s
 
 
 def tokenize(
-    texts: "Dataset", tokenizer: PreTrainedTokenizerBase, max_length: int, *, truncate: bool = True
-) -> "tuple[Dataset, int]":
+    texts: "Dataset",
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    truncate: bool = True,
+    numbers: Sequence[int] | None = None,
+) -> "Dataset":
     """Tokenize the ``text``, or the ``text`` and ``pair``, of every row.
 
     Args:
@@ -39,40 +43,34 @@ def tokenize(
         tokenizer: The model's tokenizer.
         max_length: Longest text in tokens, with special tokens.
         truncate: Whether to cut longer texts; otherwise they raise an error.
+        numbers: The model's number of each class; by default that of the data.
 
     Returns:
-        The data set, with the tokenizer's fields and ``labels``, and the number of texts that were cut. Pairs also have
-        a ``group``, the same for all pairs with the same first text.
+        The data set, with the tokenizer's fields and ``labels``. Pairs also have a ``group``, the same for all pairs
+        with the same first text.
 
     Raises:
         InputError: If a text is longer and ``truncate`` is off; the message names its source.
     """
     pairs = "pair" in texts.column_names
-    long = 0
+    groups: dict[str, int] = {}
 
     def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        nonlocal long
         given = (rows["text"], rows["pair"]) if pairs else (rows["text"],)
         encoded = tokenizer(*given, truncation=truncate, max_length=max_length, verbose=False)
-        if truncate and tokenizer.is_fast:  # a fast tokenizer also returns what it cuts off: one pass is enough
-            long += sum(bool(each.overflowing) for each in encoded.encodings)
-        else:
-            whole = (tokenizer(*given, verbose=False) if truncate else encoded)["input_ids"]
-            longer = [place for place, ids in enumerate(whole) if len(ids) > max_length]
-            if longer and not truncate:
-                place = longer[0]
+        for place, ids in enumerate(encoded["input_ids"]):
+            if len(ids) > max_length:
                 source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
                 raise InputError(
-                    f"{source} has {len(whole[place])} tokens; expected at most {max_length}. Let it be cut by "
-                    "--truncate true, or raise --max-length."
+                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Let it be cut by --truncate true, "
+                    "or raise --max-length."
                 )
-            long += len(longer)
+        labels = rows["label"] if numbers is None else [numbers[label] for label in rows["label"]]
         # Pairs with the same premise are not independent samples.
         group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
-        return {**encoded, "labels": rows["label"], **group}
+        return {**encoded, "labels": labels, **group}
 
-    groups: dict[str, int] = {}
-    return texts.map(encode, batched=True, remove_columns=texts.column_names), long
+    return texts.map(encode, batched=True, remove_columns=texts.column_names)
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
@@ -117,16 +115,12 @@ def learn_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Train a tokenizer of lower-case words: the most frequent ones of the texts; all others are unknown.
 
     It uses words instead of word pieces because the tokenizers package breaks ties between word pieces by the order of
-    its hash tables, so the vocabulary would differ between runs.
+    its hash tables, so the vocabulary would differ between runs; ties between words it breaks by the alphabet.
     """
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    counts = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-    special = list(_SPECIAL.values())
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - len(special)]
-    vocabulary = {word: place for place, word in enumerate([*special, *frequent])}
-    learned = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL["unk_token"]))
-    learned.normalizer, learned.pre_tokenizer = normalizer, splitter
-    learned.add_special_tokens(special)
+    learned = Tokenizer(models.WordLevel(unk_token=_SPECIAL["unk_token"]))
+    learned.normalizer, learned.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordLevelTrainer(vocab_size=VOCABULARY, special_tokens=[*_SPECIAL.values()], show_progress=False)
+    learned.train_from_iterator(texts, trainer)
     learned.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -141,17 +135,10 @@ def token_counts(dataset: Any) -> Tensor:
     Args:
         dataset: A `datasets.Dataset` or a sequence of samples with ``input_ids`` and perhaps ``attention_mask``.
     """
-    if stored(dataset):
-        ids, _ = values(dataset, "input_ids")
-        if "attention_mask" in fields(dataset):
-            ids = ids[values(dataset, "attention_mask")[0].astype(bool)]
-        return torch.from_numpy(np.bincount(ids))
-    parts = []
-    for place in range(len(dataset)):  # fetch each sample once: it may be computed on access
-        sample = dataset[place]
-        ids = np.asarray(sample["input_ids"])
-        parts.append(ids[np.asarray(sample.get("attention_mask", np.ones_like(ids)), dtype=bool)])
-    return torch.from_numpy(np.bincount(np.concatenate(parts)))
+    ids, _ = values(dataset, "input_ids")
+    if "attention_mask" in fields(dataset):
+        ids = ids[values(dataset, "attention_mask")[0].astype(bool)]
+    return torch.from_numpy(np.bincount(ids))
 
 
 @torch.no_grad()

@@ -10,15 +10,13 @@ import errno
 import hashlib
 import os
 import shutil
-import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from filelock import lock_descriptor
+from filelock import FileLock
 
 from descend.errors import InputError
 from descend.progress import Progress, progress
@@ -30,7 +28,6 @@ FORMAT = 2
 
 _FRAME_BYTES = SIZE * SIZE
 _STAMP_BYTES = hashlib.sha256().digest_size
-_JUST_MADE = 60  # seconds; a file that young may not be locked yet
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -41,16 +38,14 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "descend"
 
 
-def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress: bool = True) -> list[np.ndarray]:
+def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None) -> list[np.ndarray]:
     """Return the frames of clips; decode them only if the cache does not hold them.
 
-    Several processes may ask for the same clips at once. Each that finds no cache file builds one and renames it into
-    place when it is complete.
+    Several processes may ask for the same clips at once: one decodes them, and the others wait for it.
 
     Args:
         clips: The clips.
         cache_dir: The cache's folder, created if missing; by default `default_cache_dir()`.
-        progress: Show the progress of decoding.
 
     Returns:
         One read-only memory-mapped uint8 (F, SIZE, SIZE) per clip.
@@ -58,15 +53,13 @@ def cached(clips: Sequence[Clip], cache_dir: str | Path | None = None, progress:
     Raises:
         InputError: If a clip can't be decoded, or the cache can't be written.
     """
-    if not clips:
-        return []
     folder = Path(cache_dir).expanduser() if cache_dir is not None else default_cache_dir()
     names = [(clip.name, [str(file) for file in clip.files]) for clip in clips]
     file = folder / f"video-{hashlib.sha256(repr(names).encode()).hexdigest()[:32]}.frames"
     stamp = _stamp(clips)
     views = _open(file, len(clips), stamp)
     if views is None:
-        _build(file, clips, stamp, progress)
+        _build(file, clips, stamp)
         views = _open(file, len(clips), stamp)
     if views is None:
         raise InputError(f"the cache {file} was changed while it was opened; run the command again")
@@ -101,31 +94,30 @@ def _open(file: Path, clips: int, stamp: bytes) -> list[np.ndarray] | None:
     return np.split(frames, np.cumsum(lengths)[:-1])
 
 
-def _build(file: Path, clips: Sequence[Clip], stamp: bytes, shown: bool) -> None:
+def _build(file: Path, clips: Sequence[Clip], stamp: bytes) -> None:
     """Decode the clips into a temporary file, and rename it to FILE when it is complete."""
-    folder = file.parent
+    folder, part = file.parent, file.with_suffix(".part")
     announced = sum(clip.announced() for clip in clips)
     needed = announced * _FRAME_BYTES
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _clear(file)
-        if shutil.disk_usage(folder).free < needed:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"{file.stem}-", suffix=".part")
-        try:
-            with open(descriptor, "wb") as part:
-                with suppress(OSError):  # a file system without locks
-                    lock_descriptor(part.fileno(), blocking=False)
-                with progress(announced or None, "decoding", "frame", leave=False, quiet=not shown) as bar:
-                    lengths = [_write(clip, part, bar) for clip in clips]
-                part.write(np.array(lengths, dtype="<i8").tobytes() + stamp)
-                part.flush()
-                os.fsync(part.fileno())  # otherwise a power cut could leave the name without the content
-            os.replace(name, file)
-        except BaseException:  # Ctrl-C too
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        with FileLock(file.with_suffix(".lock")):
+            if _open(file, len(clips), stamp) is not None:  # another process has built it meanwhile
+                return
+            if shutil.disk_usage(folder).free < needed:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            try:
+                with part.open("wb") as stream:
+                    with progress(announced or None, "decoding", "frame", leave=False) as bar:
+                        lengths = [_write(clip, stream, bar) for clip in clips]
+                    stream.write(np.array(lengths, dtype="<i8").tobytes() + stamp)
+                    stream.flush()
+                    os.fsync(stream.fileno())  # otherwise a power cut could leave the name without the content
+                os.replace(part, file)
+            except BaseException:  # Ctrl-C too
+                with suppress(OSError):
+                    part.unlink()
+                raise
     except OSError as error:
         if error.errno in _FULL:
             free = shutil.disk_usage(folder).free
@@ -137,15 +129,6 @@ def _build(file: Path, clips: Sequence[Clip], stamp: bytes, shown: bool) -> None
             f"the cache of decoded frames can't be written to {folder}: {error.strerror}. "
             "Choose another folder with --cache-dir"
         ) from error
-
-
-def _clear(file: Path) -> None:
-    """Remove temporary files of killed builders of FILE; a builder at work holds a lock on its file."""
-    for part in file.parent.glob(f"{file.stem}-*.part"):
-        with suppress(OSError), part.open("r+b") as stream:
-            unused = lock_descriptor(stream.fileno(), blocking=False)
-            if unused and time.time() - part.stat().st_mtime > _JUST_MADE:
-                part.unlink()
 
 
 def _write(clip: Clip, part: BinaryIO, bar: Progress) -> int:

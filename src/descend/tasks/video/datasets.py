@@ -1,10 +1,11 @@
 """Load a video data set: its training, validation and test windows, and σ_x."""
 
+import logging
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -15,6 +16,8 @@ from descend.tasks.video.cache import cached
 from descend.tasks.video.scenes import generate_scenes
 from descend.tasks.video.sources import Clip, find_clips, has_sides
 from descend.tasks.video.windows import VideoWindows
+
+logger = logging.getLogger(__name__)
 
 SCENES_TRAIN, SCENES_TEST, SCENES_FRAMES = 8, 3, 30
 """The generated data set: clips for training and validation, clips for test, frames per clip."""
@@ -69,14 +72,13 @@ def load_video(
     seed: int = 0,
     cache_dir: str | Path | None = None,
     validation_share: float = 0.2,
-    progress: bool = True,
 ) -> VideoData:
     """Load a video data set.
 
     A data set with a training and a test side uses both. In a collection without sides, the last third of the clips, in
     natural order of their names, is the test set. The last share of the training clips is the validation set. A single
     clip is divided by frames instead: its last frames form the later part, at least two windows, or one if the clip is
-    too short.
+    too short. Clips shorter than a window are left out with a warning.
 
     Args:
         path: A data set in a layout that `find_clips` reads; None for generated scenes.
@@ -85,28 +87,26 @@ def load_video(
         seed: The seed of the generated scenes; real data don't depend on it.
         cache_dir: Folder of the cache of decoded frames; by default `default_cache_dir()`.
         validation_share: Share of the training clips, in (0, 1).
-        progress: Show the progress of decoding.
 
     Raises:
-        InputError: PATH can't be read, a clip is shorter than T, or a setting is out of range.
+        InputError: PATH can't be read, all clips of a side are shorter than T, or a setting is out of range.
     """
     if not 0 < validation_share < 1:
         raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}")
-    clips: list[Clip] = []
     if path is None:
         scenes = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
         footage = [(f"scene {number}", frames) for number, frames in enumerate(scenes)]
-        first, name = SCENES_TRAIN, "scenes"
+        clips, first, name = [], SCENES_TRAIN, "scenes"
     else:
         sides: tuple[Literal["train", "test"] | None, ...] = ("train", "test") if has_sides(path) else (None,)
         by_side = [find_clips(path, side) for side in sides]
         clips = [clip for side in by_side for clip in side]
         # Decode both sides together: one cache file and one progress bar for a data set.
-        footage = _decoded(clips, cache_dir, progress)
+        footage = _decoded(clips, cache_dir)
         first, name = len(by_side[0]), dataset_name(path)
-    training, test = footage[:first], footage[first:]
+    training, test = map(partial(_long_enough, window), (footage[:first], footage[first:]))
     if not test:
-        training, test = _split_off(footage, max(1, len(footage) // 3), 1 / 3, window, before=2)
+        training, test = _split_off(training, max(1, len(training) // 3), 1 / 3, window, before=2)
     count = math.ceil(validation_share * len(training))
     training, validation = _split_off(training, count, validation_share, window, before=1)
     return VideoData(
@@ -123,27 +123,25 @@ def load_test(
     window: int,
     *,
     cache_dir: str | Path | None = None,
-    progress: bool = True,
 ) -> tuple[VideoWindows, str]:
     """Load a data set to test a model that was trained on other data.
 
     The windows are those of the test side; its training side may be missing. A collection without sides is used as a
-    whole.
+    whole. Clips shorter than a window are left out with a warning.
 
     Args:
         path: A data set in a layout that `find_clips` reads.
         window: T, in frames.
         cache_dir: Folder of the cache of decoded frames; by default `default_cache_dir()`.
-        progress: Show the progress of decoding.
 
     Returns:
         Windows that don't overlap, and the data set's name.
 
     Raises:
-        InputError: PATH can't be read or has only a training side, or a clip is shorter than T.
+        InputError: PATH can't be read or has only a training side, or all clips are shorter than T.
     """
     clips = find_clips(path, "test" if has_sides(path) else None)
-    return _windows(_decoded(clips, cache_dir, progress), window, window), dataset_name(path)
+    return _windows(_long_enough(window, _decoded(clips, cache_dir)), window, window), dataset_name(path)
 
 
 def dataset_name(path: str | Path) -> str:
@@ -159,8 +157,19 @@ def dataset_name(path: str | Path) -> str:
     return "video"
 
 
-def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None, progress: bool) -> Footage:
-    return list(zip((clip.name for clip in clips), cached(clips, cache_dir, progress), strict=True))
+def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None) -> Footage:
+    return list(zip((clip.name for clip in clips), cached(clips, cache_dir), strict=True))
+
+
+def _long_enough(window: int, footage: Footage) -> Footage:
+    """The clips of at least a window, and a warning for each other one; all of them if none is that long."""
+    kept = [(name, frames) for name, frames in footage if len(frames) >= window]
+    for name, frames in footage if kept else ():
+        if len(frames) < window:
+            logger.warning(
+                "clip %s is left out: it has fewer frames (%d) than a window (%d).", name, len(frames), window
+            )
+    return kept or footage
 
 
 def _split_off(footage: Footage, count: int, share: float, window: int, *, before: int) -> tuple[Footage, Footage]:

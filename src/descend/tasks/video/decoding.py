@@ -10,10 +10,9 @@ from typing import Any
 import av
 import numpy as np
 from av.container import InputContainer
-from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 from PIL.TiffImagePlugin import TiffImageFile
 
 from descend.errors import InputError
@@ -32,24 +31,10 @@ VIDEO_FORMATS = "avi,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
 """Pillow's names of the formats that are read; the content decides, not the file's suffix."""
 
 
-_BESIDE = Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
-"""Streams of pictures that go with a video and are not one: covers, thumbnails, depth maps."""
-
 _SUBFILE, _NOT_A_PAGE = 254, 0b101
 """TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and a mask for one."""
 
 _Turn = Image.Transpose
-_EXIF_TURNS = {
-    2: _Turn.FLIP_LEFT_RIGHT,
-    3: _Turn.ROTATE_180,
-    4: _Turn.FLIP_TOP_BOTTOM,
-    5: _Turn.TRANSPOSE,
-    6: _Turn.ROTATE_270,
-    7: _Turn.TRANSVERSE,
-    8: _Turn.ROTATE_90,
-}
-"""What turns a picture upright, by EXIF's orientation."""
-
 _MATRIX_TURNS = {
     (1, 0, 0, 1): None,
     (0, 0, 0, 0): None,  # some writers leave the matrix empty
@@ -61,7 +46,7 @@ _MATRIX_TURNS = {
     (0, -1, -1, 0): _Turn.TRANSVERSE,
     (0, -1, 1, 0): _Turn.ROTATE_90,
 }
-"""The same for a video's display matrix: (x, y) is shown at (a·x + c·y, b·x + d·y); the keys are (a, b, c, d)."""
+"""What turns a frame upright, by its video's display matrix (a, b, c, d): (x, y) is shown at (a·x + c·y, b·x + d·y)."""
 
 
 def image_pictures(files: tuple[Path, ...]) -> Iterator[tuple[str, Image.Image]]:
@@ -84,8 +69,9 @@ def image_pictures(files: tuple[Path, ...]) -> Iterator[tuple[str, Image.Image]]
                     _not_too_large(image.size, name)
                     if image.mode.startswith(("I", "F")):
                         raise InputError(f"{name} has mode {image.mode}; expected 8 bits per channel")
-                    turn = _exif_turn(image)
-                    picture = _upright(image.convert("L"), turn)
+                    picture = image.convert("L")
+                    with suppress(Exception):  # damaged metadata must not cost the picture
+                        picture = ImageOps.exif_transpose(picture)
                 yield name, picture
 
 
@@ -111,10 +97,9 @@ def video_pictures(file: Path) -> Iterator[tuple[str, Image.Image]]:
                 cut = True
                 break
             for image in packet.decode():
-                turn = _matrix_turn(image, file)
                 length = image.duration or 0
                 end = max(end, (decoded if image.pts is None else image.pts) + length)
-                yield f"frame {decoded} of {file}", _upright(Image.fromarray(image.to_ndarray(format="gray")), turn)
+                yield f"frame {decoded} of {file}", _upright(image, file)
                 decoded += 1
         # By time, since a header's number of frames includes those that are left out. An AVI's ticks are frames, and
         # its duration is a guess where the file was cut. A trim may end inside a frame, and codecs drop a few.
@@ -211,85 +196,62 @@ def _image(file: Path) -> Iterator[tuple[Image.Image, list[int]]]:
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
             image = stack.enter_context(Image.open(content, formats=IMAGE_FORMATS))
-            pages = _pages(image, file)
+            pages = _pages(image)
             image.seek(pages[0])
         if image.format == "TIFF" and any("Corrupt EXIF data" in str(each.message) for each in raised):
             raise ValueError("its list of pages breaks off")
         yield image, pages
 
 
-def _pages(image: Image.Image, file: Path) -> list[int]:
+def _pages(image: Image.Image) -> list[int]:
     """The numbers of an image's frames: several in a TIFF stack or an animated PNG."""
     pages = list(range(getattr(image, "n_frames", 1)))
     if image.format == "PNG":  # a picture for programs that know no animations may come first
         return pages[bool(getattr(image, "default_image", False)) :]
-    if len(pages) == 1:
-        return pages
-    sizes, copies = [], []
+    if not isinstance(image, TiffImageFile):
+        return pages[:1]  # behind a JPEG lie previews and gain maps
+    copies = set()
     for page in pages:
         image.seek(page)
-        sizes.append(image.size)
-        copies.append(isinstance(image, TiffImageFile) and image.tag_v2.get(_SUBFILE, 0) & _NOT_A_PAGE)
-    if isinstance(image, TiffImageFile):
-        return [page for page in pages if not copies[page]] or pages[:1]
-    # A JPEG with others behind it: previews and gain maps are smaller, what another lens saw is not.
-    if sizes.count(sizes[0]) > 1:
-        raise InputError(f"{file} holds {len(pages)} pictures; expected one. Save each as a separate file.")
-    return pages[:1]
+        if image.tag_v2.get(_SUBFILE, 0) & _NOT_A_PAGE:
+            copies.add(page)
+    return [page for page in pages if page not in copies] or pages[:1]
 
 
-def _exif_turn(image: Image.Image) -> Image.Transpose | None:
-    """What turns an image upright; None if it is."""
-    if image.format == "TIFF":  # Pillow does it as it decodes
-        return None
-    with suppress(Exception):  # damaged metadata must not cost the picture
-        return _EXIF_TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    return None
-
-
-def _matrix_turn(image: VideoFrame, file: Path) -> Image.Transpose | None:
-    """What turns a video's frame upright, as its display matrix says; None if it is.
+def _upright(frame: VideoFrame, file: Path) -> Image.Image:
+    """A video's frame in grey, turned as its display matrix says.
 
     Raises:
         InputError: If the matrix turns by other than quarters.
     """
-    data: Any = image.side_data.get("DISPLAYMATRIX")
+    picture = Image.fromarray(frame.to_ndarray(format="gray"))
+    data: Any = frame.side_data.get("DISPLAYMATRIX")
     if data is None:
-        return None
+        return picture
     a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data))
     largest = max(map(abs, (a, b, c, d))) or 1
     signs = tuple(round(value / largest) for value in (a, b, c, d))
     if signs not in _MATRIX_TURNS:
-        raise InputError(f"{file} is to be shown turned by {image.rotation}°; expected quarter turns. Encode it again.")
-    return _MATRIX_TURNS[signs]
-
-
-def _upright(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
-    return image if turn is None else image.transpose(turn)
+        raise InputError(f"{file} is to be shown turned by {frame.rotation}°; expected quarter turns. Encode it again.")
+    turn = _MATRIX_TURNS[signs]
+    return picture if turn is None else picture.transpose(turn)
 
 
 @contextmanager
 def _video(file: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a video and choose its stream: not its cover, and of several the one that the file marks as its default.
+    """Open a video and choose its stream as FFmpeg does: not its cover, and of several the default.
 
     No references are followed: a playlist named .avi could open other files or the network.
 
     Raises:
-        InputError: If it has several and no default, is too large, or announces more frames than it can hold.
+        InputError: If it has none, is too large, or announces more frames than it can hold.
     """
     with _reading(file):
         options = {"protocol_whitelist": "file", "format_whitelist": VIDEO_FORMATS, "max_pixels": str(MOST_PIXELS)}
         with av.open(str(file.absolute()), options=options) as container:
-            streams = [stream for stream in container.streams.video if not stream.disposition & _BESIDE]
-            if not streams:
+            stream = container.streams.best("video")
+            if not isinstance(stream, VideoStream):
                 raise ValueError("no video stream in it")
-            marked = [stream for stream in streams if stream.disposition & Disposition.default]
-            if len(streams) > 1 and len(marked) != 1:
-                raise InputError(
-                    f"{file} holds {len(streams)} videos and marks {len(marked)} as its default; expected one. Take "
-                    "one out, for example: ffmpeg -i FILE -map 0:v:0 -c copy OUT."
-                )
-            stream = streams[0] if len(streams) == 1 else marked[0]
             _not_too_large((stream.width, stream.height), str(file))
             if stream.frames > (size := file.stat().st_size):
                 raise InputError(f"{file} announces {stream.frames} frames in {size} bytes. Copy or download it again.")

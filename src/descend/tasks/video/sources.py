@@ -1,7 +1,7 @@
 """Find the clips of a data set on disk, in the published layouts."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from descend.errors import InputError
-from descend.reading import is_litter, refuse_ways_out
+from descend.reading import is_litter, read_text, refuse_ways_out
 from descend.tasks.video.decoding import announced_frames, image_pictures, page_count, resized, video_pictures
 
 VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm"})
@@ -23,12 +23,14 @@ SIDES = {
     "testing": ("testing", "testing_videos", "test"),
 }
 SIDE_OF_SPLIT = {"train": "training", "test": "testing"}
+DAVIS_LISTS = {"training": "ImageSets/2017/train.txt", "testing": "ImageSets/2017/val.txt"}
 
 LAYOUTS = """\
   UCSD          UCSDpedN/{Train,Test}/CLIP/NNN.tif
   frames        {training,testing}/frames/CLIP/NNN.jpg (or .png, .tif)
   Avenue        {training,testing}_videos/CLIP.avi
   ShanghaiTech  {training,testing}/{videos/CLIP.avi (or .mp4),frames/CLIP/NNN.jpg}
+  DAVIS         JPEGImages/480p/CLIP/NNNNN.jpg, and ImageSets/2017/{train,val}.txt for the sides
   any           a folder of videos (sub-folders too), a folder of clip folders, one clip folder or one video file
   stacks        as videos: TIFF or animated PNG files with several pages each
 Training and testing folders may be written in any case, and train or test for short."""
@@ -89,12 +91,12 @@ class Clip:
 
 
 def has_sides(path: str | Path) -> bool:
-    """Whether a path has training or test folders, or is one collection of clips.
+    """Whether a path has training or test clips, or is one collection of clips.
 
     Raises:
         InputError: The path does not exist.
     """
-    return bool(_side_folders(_existing(path)))
+    return bool(_sides(_existing(path)))
 
 
 def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list[Clip]:
@@ -114,15 +116,8 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
             no frame; it has both videos and clip folders; or a link leads out of it.
     """
     path = _existing(path)
-    sides = _side_folders(path)
-    if split is None:
-        if sides:
-            raise InputError(
-                f"{path} has {' and '.join(sides)} sides; expected one collection of clips. "
-                f"Pass one of them: {', '.join(str(folder) for folder in sides.values())}"
-            )
-        folder, prefix = path if path.is_file() else _collection(path), ""
-    else:
+    sides, prefix, place = _sides(path), "", path
+    if split is not None:
         side = SIDE_OF_SPLIT[split]
         if not sides:
             raise InputError(
@@ -134,10 +129,19 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
                 f"{path} holds {other} clips but no {side} clips; pass {_collection(folder)} to "
                 "take those clips as a collection without sides"
             )
-        folder, prefix = _collection(sides[side]), f"{side}/"
-    clips = _clips_in(folder, prefix)
-    if not clips:
-        raise InputError(_nothing_found(folder))
+        prefix, place = f"{side}/", sides[side]
+    elif sides:
+        raise InputError(
+            f"{path} has {' and '.join(sides)} sides; expected one collection of clips. "
+            f"Pass one of them: {', '.join(str(folder) for folder in sides.values())}"
+        )
+    listed = place if split is not None and place.is_file() else None  # DAVIS
+    folder = _collection(path if listed else place)
+    clips = _clips_in(folder, prefix + (folder.stem if folder.is_file() else folder.name), prefix)
+    if listed:
+        names = read_text(listed).split()
+        clips = [clip for clip in clips if clip.name.removeprefix(prefix) in names]
+    _check_one_set(folder, clips)
     refuse_ways_out(path, (file for clip in clips for file in clip.files))
     return clips
 
@@ -155,75 +159,88 @@ def _existing(path: str | Path) -> Path:
     return path
 
 
-def _side_folders(path: Path) -> dict[str, Path]:
-    """Side → its folder, for the sides that a path has."""
-    folders = [entry for entry in _visible(path) if entry.is_dir()] if path.is_dir() else []
-    named = {folder.name.lower(): folder for folder in folders}
-    candidates = {side: [named[name] for name in names if name in named] for side, names in SIDES.items()}
-    return {side: matches[0] for side, matches in candidates.items() if matches}
+def _sides(path: Path) -> dict[str, Path]:
+    """Side → its folder, or its list of clips, for the sides that a path has."""
+    folders = {entry.name.lower(): entry for entry in _visible(path) if entry.is_dir()} if path.is_dir() else {}
+    if "jpegimages" in folders:
+        return {side: path / name for side, name in DAVIS_LISTS.items() if (path / name).is_file()}
+    matches = {side: [folders[name] for name in names if name in folders] for side, names in SIDES.items()}
+    return {side: found[0] for side, found in matches.items() if found}
 
 
 def _collection(folder: Path) -> Path:
-    """The folder that holds the clips: the folder itself, its frames/ or its videos/.
+    """The folder that holds the clips: the folder itself, its frames/ or its videos/, or a size of DAVIS's frames.
 
     If both exist, frames/ is used only if it has every clip of videos/: users of ShanghaiTech often extract the frames
     of some clips only.
     """
-    frames, videos = folder / "frames", folder / "videos"
+    frames, videos, davis = folder / "frames", folder / "videos", folder / "JPEGImages"
+    if davis.is_dir():  # of YouTube-VOS it holds the clips
+        sizes = (entry for entry in _visible(davis) if re.fullmatch(r"\d+p|Full-Resolution", entry.name))
+        return next(sizes, davis)  # the smallest, 480p
     if frames.is_dir() and videos.is_dir():
         as_videos = {file.stem for file in _visible(videos) if file.suffix.lower() in VIDEO_SUFFIXES}
         return frames if as_videos <= {clip.name for clip in _visible(frames)} else videos
     return next((inner for inner in (frames, videos) if inner.is_dir()), folder)
 
 
-def _clips_in(path: Path, prefix: str = "") -> list[Clip]:
-    """The clips of a folder of videos, of a folder of clip folders, of one clip folder or of one video.
+def _clips_in(path: Path, name: str, prefix: str) -> list[Clip]:
+    """The clips of a video, of a folder of frames, or of a folder of such, to any depth.
 
-    Sub-folders of a folder of videos are read too, to any depth; their names are part of the clips' names.
+    Args:
+        path: The video or the folder.
+        name: Its name as a clip.
+        prefix: What stands before the names of clips in it.
     """
     entries = [path] if path.is_file() else _visible(path)
-    videos = {entry for entry in entries if _is_video(entry) and not entry.is_dir()} or {*_stacks_in(entries)}
-    folders = [entry for entry in entries if entry.is_dir() and not entry.name.endswith("_gt")]
-    frames = {folder: _images_in(folder) for folder in folders}
-    if path.is_file():
-        return [Clip(prefix + path.stem, (path,))] if videos else []
-    if any(frames.values()) and not videos:
-        others = [folder for folder in folders if not frames[folder]]
-        if video := next((clip.files[0] for each in others for clip in _clips_in(each) if clip.is_video), None):
-            raise _two_kinds(path, video, next(folder for folder in folders if frames[folder]))
-        if others:
-            raise InputError(
-                f"clip {others[0]} holds no frames; expected images "
-                f"({', '.join(sorted(IMAGE_SUFFIXES))}). Fill the folder or move it away"
-            )
-        return [Clip(prefix + folder.name, images) for folder, images in frames.items()]
-    data_sets = _data_sets_in(path)
-    if data_sets and not videos:
-        raise InputError(_nothing_found(path))
-    clips = []
+    images = tuple(entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file())
+    files = {entry for entry in entries if _is_video(entry) and entry.is_file()}
+    with suppress(InputError):  # a damaged image is named when it is decoded
+        if images and not files and page_count(images[0]) > 1:  # each image is a clip
+            files = {*images}
+    clips: list[Clip] = []
+    empty = None
     for entry in entries:
-        if entry in videos:
+        if entry in files:
             clips.append(Clip(prefix + entry.stem, (entry,)))
-        elif entry in frames and not path.resolve().is_relative_to(entry.resolve()):  # a link may lead back up
-            inner = _clips_in(entry, f"{prefix}{entry.name}/")
-            if inner and entry in data_sets:  # its training and test clips must not be mixed
-                raise InputError(_nothing_found(path))
+        elif entry.is_dir() and not entry.name.endswith("_gt") and not path.resolve().is_relative_to(entry.resolve()):
+            inner = _clips_in(entry, prefix + entry.name, f"{prefix}{entry.name}/")
+            empty = empty if inner else entry
             clips += inner
-    images = _images_in(path)
-    # Not both: the frames may be extracted from the video, and a clip must not be in training and test.
-    as_frames = next((clip.files[0].parent for clip in clips if not clip.is_video), None)
-    as_video = next((clip.files[0] for clip in clips if clip.is_video), None)
-    if as_video and (as_frames or (images and not videos)):
-        raise _two_kinds(path, as_video, as_frames or path)
-    return clips or ([Clip(prefix + path.name, images)] if images else [])
+    frames = {clip.files[0].parent.parent for clip in clips if not clip.is_video}
+    if empty and path in frames and not any(clip.is_video for clip in clips):
+        raise InputError(
+            f"clip {empty} holds no frames; expected images ({', '.join(sorted(IMAGE_SUFFIXES))}). Fill the folder or "
+            "move it away"
+        )
+    if images and not files and not path.is_file() and not frames:
+        clips.append(Clip(name, images))
+    return clips
 
 
-def _two_kinds(path: Path, video: Path, frames: Path) -> InputError:
-    of = "" if frames == path else f" ({frames.relative_to(path)})"
-    return InputError(
-        f"{path} holds both videos ({video.relative_to(path)}) and folders of frames{of}; expected clips of one kind. "
-        "Pass the folder that holds one kind, or move the other kind away"
-    )
+def _check_one_set(folder: Path, clips: list[Clip]) -> None:
+    """Refuse a folder without clips, with several data sets in it, or with clips of two kinds."""
+    if folder.is_file() and not clips:
+        suffixes = ", ".join(sorted(VIDEO_SUFFIXES))
+        raise InputError(
+            f"{folder} is not a video; expected a folder of clips, {suffixes}, or a TIFF or PNG with several pages"
+        )
+    if not clips:
+        problem = "holds no clips of a known layout" if _visible(folder) else "is an empty folder"
+        raise InputError(f"{folder} {problem}. Known layouts:\n{LAYOUTS}")
+    inside = [file.relative_to(folder) for clip in clips for file in clip.files[:1]]
+    named = {name for names in SIDES.values() for name in names}
+    above = [place for file in inside for place in file.parents if place.name.lower() in named]
+    if sets := dict.fromkeys(str(folder / place.parent) for place in above):
+        # The training and test clips of a data set must not be mixed.
+        raise InputError(f"{folder} is not one data set; choose one in it: {', '.join(sets)}")
+    videos, frames = ([file for file in inside if _is_video(file) == kind] for kind in (True, False))
+    if videos and frames:  # the frames may be those of a video, and a clip must not be in training and test
+        of = "" if frames[0].parent == Path() else f" ({frames[0].parent})"
+        raise InputError(
+            f"{folder} holds both videos ({videos[0]}) and folders of frames{of}; expected clips of one kind. "
+            "Pass the folder that holds one kind, or move the other kind away"
+        )
 
 
 def _is_video(file: Path) -> bool:
@@ -236,44 +253,3 @@ def _visible(folder: Path) -> list[Path]:
         return sorted((entry for entry in folder.iterdir() if not is_litter(Path(entry.name))), key=_natural)
     except OSError as error:
         raise InputError(f"{folder} can't be listed: {error.strerror}. Check its permissions") from error
-
-
-def _images_in(folder: Path) -> tuple[Path, ...]:
-    """The frames of a clip's folder; none if its images are stacks."""
-    entries = _visible(folder)
-    return () if _stacks_in(entries) else _images(entries)
-
-
-def _images(entries: Sequence[Path]) -> tuple[Path, ...]:
-    return tuple(entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES)
-
-
-def _stacks_in(entries: Sequence[Path]) -> tuple[Path, ...]:
-    """The images among a folder's entries if each is a clip, as the first one's pages show; else none."""
-    images = _images(entries)
-    with suppress(InputError):  # a damaged image is named when it is decoded
-        if images and page_count(images[0]) > 1:
-            return images
-    return ()
-
-
-def _nothing_found(path: Path) -> str:
-    if path.is_file():
-        suffixes = ", ".join(sorted(VIDEO_SUFFIXES))
-        return f"{path} is not a video; expected a folder of clips, {suffixes}, or a TIFF or PNG with several pages"
-    if datasets := _data_sets_in(path):
-        return f"{path} is not one data set; choose one in it: {', '.join(map(str, datasets))}"
-    problem = "holds no clips of a known layout" if _visible(path) else "is an empty folder"
-    return f"{path} {problem}. Known layouts:\n{LAYOUTS}"
-
-
-def _data_sets_in(path: Path, levels: int = 2) -> list[Path]:
-    """The data sets with sides in a path's folders, to a depth of ``levels``, for an error message."""
-    folders = []
-    for folder in (entry for entry in _visible(path) if entry.is_dir()):
-        with suppress(InputError):  # skip a folder that can't be listed
-            if _side_folders(folder):
-                folders.append(folder)
-            elif levels > 1:
-                folders += _data_sets_in(folder, levels - 1)
-    return folders

@@ -1,10 +1,8 @@
-"""Split rows at random into parts that share no text, and put classes in order."""
+"""Split samples at random into parts that share no text, prompt or image."""
 
 import logging
-import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,27 +14,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def class_order(names: Iterable[str]) -> list[str]:
-    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers."""
-    ordered = sorted(names)
-    return sorted(ordered, key=int) if all(re.fullmatch(r"-?\d+", name) for name in ordered) else ordered
-
-
-def sides_of(root: Path, holds: Callable[[Path], Any]) -> dict[str, Path]:
-    """The folders of a data set's sides by their usual names; ``val`` stands in for a ``test`` that is not there.
-
-    Args:
-        root: The data set's folder.
-        holds: Whether a folder is such a side.
-
-    Raises:
-        InputError: If there are several folders for one side.
-    """
-    train, *others = [root / name for name in ("train", "test", "val", "validation")]
-    held = [folder for folder in others if holds(folder)]
-    if len(held) > 2 or (len(held) == 2 and not holds(root / "test")):
-        raise InputError(f"{root} has both val and validation, sides of one kind. Remove or rename one.")
-    return ({"train": train} if holds(train) else {}) | dict(zip(("test", "validation"), held, strict=False))
+TEST_SHARE = 0.2
+"""Share of each class to test on where there is no test side."""
 
 
 def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[int]]:
