@@ -100,7 +100,7 @@ def test_a_busy_moment_in_every_pass_is_no_slow_layer(monkeypatch):
         looks, now = looks + 1, now + 0.001 + 0.05 * (place == 1 + turn % 4)
         return now
 
-    monkeypatch.setattr("descend.evaluation.latency._now", clock)
+    monkeypatch.setattr("descend.evaluation.latency.now", clock)
     found = outcome(latency, subject(own.layers(), own.Classes(), own.samples(4), batch_size=4))
     assert looks == places * (WARM_UP + REPEATS)
     assert [4 * value for value in found.milliseconds] == pytest.approx([2, 3, 4, 5])

@@ -1,11 +1,9 @@
 """The verdict: whether the constraints hold, and how sure that is."""
 
 import math
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import BeforeValidator
-
-from descend.results.base import Flag, Number, Numbers, OptionalNumbers, Part, empty_for_null
+from descend.results.base import Number, Numbers, OptionalNumbers, Part
 
 ENOUGH_GROUPS = 12
 """Below so many independent groups of samples nothing is proven: too few tell how much groups differ."""
@@ -61,16 +59,16 @@ class Verdict(Part):
 
     asked: bool = True
     violations: Numbers = []
-    violation_intervals: Annotated[list[tuple[Number, Number]], BeforeValidator(empty_for_null)] = []
+    violation_intervals: list[tuple[Number, Number]] = []
     cap: float | None = None
     cap_violation: float | None = None
     cap_interval: tuple[Number, Number] | None = None
     bounds: OptionalNumbers = []
     certified: Numbers = []
     feasible: bool | None = None
-    certain: Flag = False
-    violated: Annotated[list[int], BeforeValidator(empty_for_null)] = []
-    undecided: Annotated[list[int], BeforeValidator(empty_for_null)] = []
+    certain: bool = False
+    violated: list[int] = []
+    undecided: list[int] = []
     groups: int | None = None
 
     @property
