@@ -1,13 +1,10 @@
 """What each layer decides on a few texts, kept for the page."""
 
-import json
-
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from descend.cli import main
-from descend.errors import InputError
 from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions
 from tests.support.texts import review_folder
@@ -33,16 +30,3 @@ def test_evaluate_keeps_what_the_saved_model_decides(tmp_path):
             sure, answer = model(**tokenizer(each.text, return_tensors="pt")).logits.softmax(-1)[0].max(-1)
         assert each.decisions[-1].answer == model.config.id2label[int(answer)]
         assert each.decisions[-1].confidence == pytest.approx(float(sure), abs=1e-4)
-
-
-def test_a_damaged_file_is_one_line(tmp_path):
-    file = tmp_path / "decisions.json"
-    answer = {"answer": "yes", "confidence": 0.5, "right": True}
-    for content in ([], {"noise": 0}, {"noise": 0, "texts": [{"text": "a", "decisions": [answer]}]}):
-        file.write_text(json.dumps(content))
-        with pytest.raises(InputError, match=r"decisions\.json"):
-            Decisions.read(file)
-    uneven = [{"text": "a", "decisions": [answer] * 2}, {"text": "b", "decisions": [answer] * 3}]
-    file.write_text(json.dumps({"noise": 0, "texts": uneven}))
-    with pytest.raises(InputError, match="each layer"):
-        Decisions.read(file)
