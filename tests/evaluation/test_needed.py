@@ -1,7 +1,5 @@
 """How many layers suffice: intervals by hand, the share of wrong answers, and a run against a baseline."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy.stats import t as student
@@ -9,7 +7,7 @@ from scipy.stats import t as student
 from descend import InputError
 from descend.evaluation.layers import Batches, measure
 from descend.evaluation.needed import Against, Evaluated, held_to_plain, layers_needed
-from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation, read_groups
+from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation
 from tests.support import own
 
 
@@ -239,25 +237,6 @@ def test_what_is_not_finite_is_broken_and_a_negative_loss_has_a_tolerance_too():
         assert few.kept() == "broken"
     own = against(np.stack([-0.985 * full, -full], 1), -full, own=True)
     assert own.needed() == {1: 1, 2: 0, 5: 0} and own.state(0, 2)[1] == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"losses": [[], []], "scores": [[], []]},
-        {"losses": [[[1.0] * 20]] * 2, "scores": [[[1.0] * 20]] * 2},
-        {"counts": [], "losses": [[[]] * 3] * 2, "scores": [[[]] * 3] * 2},
-        {"noise": [], "losses": [], "scores": []},
-        {"scores": [[[1.0] * 20] * 2] * 2},
-        {"counts": [0] * 20},
-    ],
-)
-def test_damaged_groups_are_one_line(tmp_path, changes):
-    content = json.loads(groups(np.ones((3, 20))).model_dump_json())
-    (tmp_path / "groups.json").write_text(json.dumps(content | {"layers": content["layers"] | changes}))
-    with pytest.raises(InputError, match=r"groups\.json.*layers") as error:
-        read_groups(tmp_path)
-    assert "\n" not in str(error.value)
 
 
 def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Evaluated:
