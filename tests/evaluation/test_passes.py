@@ -1,6 +1,5 @@
 """How often evaluation runs the model, and that its shortcuts give what plain passes over each level give."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -14,8 +13,7 @@ from descend.evaluation.layers import measure, read_exits
 from descend.evaluation.probes import Probed
 from descend.evaluation.speculation import agreements, expected_speed, speculation
 from descend.models import LayeredCausalLM
-from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
-from descend.seeds import of_sample
+from descend.noise import GaussianNoise
 from descend.tasks.text.language import IGNORED
 from tests.support.networks import causal
 from tests.support.subjects import CASES, batches, measured, outcome, subject, texts
@@ -74,57 +72,17 @@ def test_probes_and_exits_take_no_pass_of_their_own_over_the_evaluated_samples()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_several_levels_at_once_are_what_each_is_alone(name):
+def test_several_levels_at_once_are_what_each_is_alone_with_one_draw_for_each_sample(name, monkeypatch):
     model, task, data = CASES[name]()
-    noises = [None, *(GaussianNoise(level, 0.3, seed=5) for level in LEVELS)]
+    drawn, draw = [], GaussianNoise.draw
+    monkeypatch.setattr(GaussianNoise, "draw", lambda self, *given: drawn.append(1) or draw(self, *given))
+    noise = GaussianNoise(0.5, 0.3, seed=5)
+    noises = [None, *(noise.at(level) for level in LEVELS)]
     together = measure(model, task, batches(**BATCHES).of(data), noises)
-    for noise, at_once in zip(noises, together, strict=True):
-        alone = measured(model, task, data, noise, **BATCHES)
+    assert len(drawn) == len(data)
+    for each, at_once in zip(noises, together, strict=True):
+        alone = measured(model, task, data, each, **BATCHES)
         assert torch.equal(at_once.losses, alone.losses) and at_once.metrics == alone.metrics
-
-
-def by_hand(kind, level, sample, generator):
-    """The corruption of one sample, drawn anew at this level."""
-    std = level * 0.3
-    if kind is GaussianNoise:
-        return torch.randn(sample.shape, generator=generator).mul_(std).add_(sample)
-    if kind is UniformNoise:
-        return torch.rand(sample.shape, generator=generator).sub_(0.5).mul_(math.sqrt(12) * std).add_(sample)
-    if kind is LaplaceNoise:
-        size = torch.empty_like(sample).exponential_(generator=generator)
-        sign = torch.randint(2, sample.shape, generator=generator) * 2 - 1
-        return sample + size * sign * (std / math.sqrt(2))
-    return sample * (torch.rand(sample.shape[:-1], generator=generator) >= level)[..., None]
-
-
-@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise, LaplaceNoise, TokenDropout])
-def test_one_draw_scaled_by_the_level_is_bit_for_bit_a_draw_at_each_level(kind, monkeypatch):
-    data, keep = torch.randn(3, 6, 8), torch.arange(6) < torch.tensor([[6], [4], [1]])
-    drawn = []
-    original = kind.draw
-    monkeypatch.setattr(kind, "draw", lambda self, *given: drawn.append(1) or original(self, *given))
-    draws = SampleDraws([7, 2, 9])
-    for level in (0.1, 0.5, 0.9):
-        noisy = kind(level, 0.3, seed=4)(data, keep, draws)
-        for row, index in enumerate((7, 2, 9)):
-            generator = torch.Generator().manual_seed(of_sample(4, index))
-            assert torch.equal(noisy[row][keep[row]], by_hand(kind, level, data[row][keep[row]], generator))
-            assert torch.equal(noisy[row][~keep[row]], data[row][~keep[row]])
-    assert len(drawn) == 3
-
-
-def test_a_noise_of_ones_own_is_still_asked_at_every_level():
-    class Sign(GaussianNoise):
-        def corrupt(self, clean, std, generator):
-            return clean + std * torch.randn(clean.shape, generator=generator).sign()
-
-    class Doubled(Noise):
-        def corrupt(self, clean, std, generator):
-            return clean + std
-
-    data = torch.zeros(2, 5, 4)
-    assert set(Sign(1.0, 0.5)(data, indices=[0, 1]).abs().unique().tolist()) == {0.5}
-    assert set(Doubled(2.0, 0.5)(data, indices=[0, 1]).unique().tolist()) == {1.0}
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
