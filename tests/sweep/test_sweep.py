@@ -23,7 +23,7 @@ from playwright.sync_api import Browser
 from transformers import TrainerControl
 from transformers import TrainerState as State
 
-from descend import DescentTrainer, InputError, run
+from descend import InputError, run
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.methods import METHODS
@@ -36,6 +36,7 @@ from descend.sweep.results import searched_by, sentences
 from descend.sweep.space import edges, read_ranges, recipe_values, space
 from tests.support.browser import HOSTILE, Guarded, Visit
 from tests.support.forking import prepared
+from tests.support.runs import stop_after
 
 # An evaluation and a checkpoint at each of four steps, on a handful of windows.
 BRIEF = """--data generated --depth 2 --window 2 --max-steps 4 --eval-steps 1 --save-steps 1 --dual-warmup-steps 1
@@ -371,20 +372,12 @@ def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lo
 
 
 def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkeypatch, capsys):
-    original, signals = DescentTrainer.compute_loss, [signal.SIGINT]
-
-    def interrupted(self, *args, **kwargs):
-        if self.dual.steps + 1 == 3 and signals:
-            signal.raise_signal(signals.pop())
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(DescentTrainer, "compute_loss", interrupted)
-    out = tmp_path / "sweep"
-    line = words(out, 1, "--method", "erm")
+    stop_after(monkeypatch, 3)
+    line = words(tmp_path / "sweep", 1, "--method", "erm")
     assert main(line) == 130
     assert f"Go on with: descend {shlex.join(line)}" in capsys.readouterr().err
     assert main(line) == 0
-    (trial,) = found(out)["methods"]["erm"]["trials"]
+    (trial,) = found(tmp_path / "sweep")["methods"]["erm"]["trials"]
     first = found(swept)["methods"]["erm"]["trials"][0]
     assert (trial["folder"], trial["retries"], trial["value"]) == ("trials/erm-000", 1, first["value"])
 
@@ -465,9 +458,8 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     [
         *(
             (read_ranges, [word], r"--range.*NAME=LOW:HIGH.*got")
-            for word in ("cap=", "cap=5:1", "cap=0:1", "cap=1:inf")
+            for word in ("cap=", "cap=5:1", "cap=0:1", "cap=1:inf", "cap=a:b", "cap=1:2:3", "alpha=1:2")
         ),
-        *((read_ranges, [word], r"--range.*NAME=LOW:HIGH.*got") for word in ("cap=a:b", "cap=1:2:3", "alpha=1:2")),
         (worker.open_storage, "me:s3cret@host", r"me:\*\*\*@host can't"),
         (worker.open_storage, "postgresql//me:s3@cret@host/x", r"me:\*\*\*@host/x can't"),
         (worker.open_storage, "postgresql://me:s3cret@host:port/x", r"me:\*\*\*@host:port/x can't"),
