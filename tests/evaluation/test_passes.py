@@ -13,7 +13,7 @@ from descend.evaluation.layers import measure, read_exits
 from descend.evaluation.probes import Probed
 from descend.evaluation.speculation import agreements, expected_speed, speculation
 from descend.models import LayeredCausalLM
-from descend.noise import GaussianNoise
+from descend.noise import GaussianNoise, Noise
 from descend.tasks.text.language import IGNORED
 from tests.support.networks import causal
 from tests.support.subjects import CASES, batches, measured, outcome, subject, texts
@@ -83,6 +83,20 @@ def test_several_levels_at_once_are_what_each_is_alone_with_one_draw_for_each_sa
     for each, at_once in zip(noises, together, strict=True):
         alone = measured(model, task, data, each, **BATCHES)
         assert torch.equal(at_once.losses, alone.losses) and at_once.metrics == alone.metrics
+
+
+def test_a_noise_of_ones_own_is_still_asked_at_every_level():
+    class Sign(GaussianNoise):
+        def corrupt(self, clean, std, generator):
+            return clean + std * torch.randn(clean.shape, generator=generator).sign()
+
+    class Doubled(Noise):
+        def corrupt(self, clean, std, generator):
+            return clean + std
+
+    data = torch.zeros(2, 5, 4)
+    assert set(Sign(1.0, 0.5)(data, indices=[0, 1]).abs().unique().tolist()) == {0.5}
+    assert set(Doubled(2.0, 0.5)(data, indices=[0, 1]).unique().tolist()) == {1.0}
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])

@@ -198,6 +198,7 @@ def trained(tmp_path_factory):
 def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     summary = run.evaluate(trained, noise=[0.0], exit=True, risk=0.2, confidence=0.9, most=20)
     guarantee = summary.exit.guarantee
+    assert summary.auc is None  # of one level
     assert read_summary(trained).exit.guarantee == guarantee and guarantee.test == 20 and guarantee.noise == 0
     assert guarantee.threshold == summary.exit.chosen.threshold is not None
     carried = json.loads((trained / "model" / CERTIFIED_FILE).read_text())
