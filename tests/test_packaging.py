@@ -22,7 +22,7 @@ from tests.support.sources import clips
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-HEAVY = ("torch", "transformers", "accelerate", "datasets", "plotly", "optuna", "trl", "numpy")
+HEAVY = ("torch", "transformers", "accelerate", "datasets", "matplotlib", "optuna", "trl", "numpy")
 OPTIONAL = sorted({module for modules in EXTRAS.values() for module in modules})
 
 # Python's own finder of modules, blind to some of them, as if they were not installed.
@@ -292,7 +292,7 @@ from descend.cli import main
 words = ["--data", {str(videos)!r}, "--out", "run", "--max-steps", "2", "--depth", "2"]
 print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 """
-    done = without(["plotly", "matplotlib", "jinja2"], code, tmp_path)
+    done = without(["matplotlib", "jinja2"], code, tmp_path)
     assert done.stdout.splitlines()[-1:] == ["0 0"], done.stderr
     assert "open: " in done.stdout.lower() and (tmp_path / "run" / "summary.json").is_file()
     assert done.stderr.splitlines()[-1].endswith("Run: pip install 'descend[report]', then: descend report run")
@@ -320,7 +320,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]), main(["com
         (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
         (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
         (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
-        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "plotly"),
+        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "matplotlib"),
         (["report", "RUN"], "matplotlib"),
         (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
         (["privacy", "--noise", "1"], "dp_accounting"),

@@ -13,7 +13,10 @@ EXTRAS: dict[str, dict[str, str]] = {
     "text": {"datasets": "datasets", "pyarrow": "datasets"},
     "llm": {"trl": "trl", "peft": "peft", "datasets": "datasets"},
     "report": {"matplotlib": "matplotlib", "jinja2": "jinja2", "PIL": "pillow"},
-    "sweep": {"optuna": "optuna", "sqlalchemy": "sqlalchemy", "plotly": "plotly", "jinja2": "jinja2"},
+    "sweep": {
+        **{"optuna": "optuna", "sqlalchemy": "sqlalchemy"},
+        **{"matplotlib": "matplotlib", "jinja2": "jinja2", "PIL": "pillow"},
+    },
     "tasks": {"lm_eval": "lm-eval"},
     "privacy": {"dp_accounting": "dp-accounting"},
     "postgres": {"psycopg": "psycopg[binary]"},

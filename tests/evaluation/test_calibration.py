@@ -95,46 +95,33 @@ def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(tmp_path, met
 
 
 class Stop(TrainerCallback):
-    """Ends training after 20 steps."""
+    """Ends training after 20 steps, and keeps the head's weights as they are then."""
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_training_stop |= state.global_step == 20
+
+    def on_train_end(self, args, state, control, *, model, **kwargs):
+        self.before = model.classifier.weight.detach().clone()
 
 
 def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path, capsys):
     torch.manual_seed(0)
     rows = [{"input_ids": [5 + place % 3] * 7, "labels": place % 3 if place > 3 else 0} for place in range(24)]
     args = networks.QUIET | {"eval_strategy": "steps", "eval_steps": 10, "max_steps": 40, "learning_rate": 1e-2}
-    ours = DescentTrainer(
-        networks.network("distilbert"),
-        DescentConfig(output_dir=str(tmp_path), strength=0.0, calibrate=True, **args),
-        train_dataset=rows,
-        eval_dataset=rows,
-        callbacks=[Stop()],
-    )
-    seen = []
-    keep = ours._keep_best_feasible
-    ours._keep_best_feasible = lambda loss, divisor: (seen.append(divisor), keep(loss, divisor))
-    head = ours.objective.model.network.classifier
-    before = None
-
-    class Look(TrainerCallback):
-        def on_train_end(self, args, state, control, **kwargs):
-            nonlocal before
-            before = head.weight.detach().clone()
-
-    ours.add_callback(Look())
-    metrics = ours.train().metrics
-    assert ours.state.global_step == 20 and ours.temperature in TEMPERATURES and ours.temperature != 1
-    assert metrics["temperature"] == ours.temperature
+    config = DescentConfig(output_dir=str(tmp_path), strength=0.0, calibrate=True, **args)
+    given, stop = {"train_dataset": rows, "eval_dataset": rows}, Stop()
+    ours = DescentTrainer(networks.network("distilbert"), config, **given, callbacks=[stop])
+    assert ours.train().metrics["temperature"] == ours.temperature in TEMPERATURES
+    assert ours.state.global_step == 20 and ours.temperature != 1
     assert f"temperature {ours.temperature:.4g}: the head's" in capsys.readouterr().out
     ours.create_model_card()
     assert f"divided by the temperature {ours.temperature:.4g}" in (tmp_path / "README.md").read_text()
-    assert torch.allclose(head.weight * ours.temperature, before, atol=1e-6)
-    ours._best = math.inf
-    seen.clear()
+    tempered = ours.objective.model.network.classifier.weight
+    assert torch.allclose(tempered * ours.temperature, stop.before, atol=1e-6)
+    ours._best, seen = math.inf, []
+    ours._keep_best_feasible = lambda loss, divisor: seen.append(divisor)
     ours.evaluate()  # the model as it is, whatever it was divided by
-    assert seen[-1:] in ([], [1.0])
+    assert seen in ([], [1.0])
 
 
 def test_adapters_that_leave_the_head_alone_are_not_calibrated():

@@ -100,27 +100,6 @@ def test_compare_takes_the_folders(runs, tmp_path, capsys):
     assert "ResidualMLP-3" in (tmp_path / "report.html").read_text()
 
 
-def test_a_classifier_of_transformers_needs_no_task(tmp_path):
-    rows = [{"input_ids": [5 + place, 6, 7][: 2 + place % 2], "label": place % 3} for place in range(12)]
-
-    class Tokenizer:
-        def pad(self, samples, **_):
-            longest = max(len(each["input_ids"]) for each in samples)
-            padded = [each["input_ids"] + [0] * (longest - len(each["input_ids"])) for each in samples]
-            mask = [[1] * len(each["input_ids"]) + [0] * (longest - len(each["input_ids"])) for each in samples]
-            return {
-                "input_ids": torch.tensor(padded),
-                "attention_mask": torch.tensor(mask),
-                "label": torch.tensor([each["label"] for each in samples]),
-            }
-
-    collate = DataCollatorWithPadding(Tokenizer())
-    collate.tokenizer.deprecation_warnings = {}
-    summary = descend.evaluate(network("bert"), rows, collate=collate, noise=(0, 0.5), out=tmp_path)
-    assert summary.metric == "accuracy" and summary.model == "BertForSequenceClassification-3"
-    assert summary.settled_layer is not None
-
-
 @pytest.fixture(scope="module")
 def reviews():
     """Texts with their tokens, of different lengths, and columns that no model reads."""
@@ -131,12 +110,13 @@ def reviews():
 
 
 @pytest.mark.parametrize("kind", [list, Dataset.from_list])
-def test_columns_that_a_model_of_transformers_does_not_read_are_left_out(reviews, kind):
+def test_a_classifier_needs_no_task_and_columns_that_it_does_not_read_are_left_out(reviews, kind):
     tokenizer, rows, model = reviews
-    summary = descend.evaluate(model, kind(rows), collate=DataCollatorWithPadding(tokenizer))
+    summary = descend.evaluate(model, kind(rows), collate=DataCollatorWithPadding(tokenizer), noise=(0, 0.5))
     tokens = [{name: row[name] for name in ("input_ids", "attention_mask", "label")} for row in rows]
-    alone = descend.evaluate(model, tokens, collate=DataCollatorWithPadding(tokenizer))
-    assert summary.layer_losses == alone.layer_losses
+    alone = descend.evaluate(model, tokens, collate=DataCollatorWithPadding(tokenizer), noise=(0, 0.5))
+    assert summary.layer_losses == alone.layer_losses and summary.settled_layer is not None
+    assert (summary.metric, summary.model) == ("accuracy", "BertForSequenceClassification-3")
 
 
 def test_a_plain_trainer_lends_its_model_and_collator(reviews, tmp_path):
@@ -146,11 +126,6 @@ def test_a_plain_trainer_lends_its_model_and_collator(reviews, tmp_path):
     given = descend.evaluate(model, rows, collate=DataCollatorWithPadding(tokenizer))
     assert summary.layer_losses[0.0] == pytest.approx(given.layer_losses[0.0], rel=1e-5)
     assert summary.method == "plain" and list((tmp_path / "plain").iterdir()) == []
-
-
-def test_texts_of_different_lengths_need_a_collator(reviews):
-    with pytest.raises(InputError, match=r"don't make a batch.*DataCollatorWithPadding"):
-        descend.evaluate(reviews[2], reviews[1])
 
 
 @pytest.mark.parametrize(
@@ -174,9 +149,13 @@ def test_what_can_not_be_evaluated(tmp_path, change, names):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trainer_has_its_task(runs):
-    with pytest.raises(InputError, match="task"):
-        descend.evaluate(runs[1]["erm"], samples(8), task=Classes())
+def test_a_trainer_has_its_task_and_texts_of_different_lengths_need_a_collator(runs, reviews):
+    for given, words in (
+        ((runs[1]["erm"], samples(8), Classes()), "task"),
+        ((reviews[2], reviews[1], None), r"don't make a batch.*DataCollatorWithPadding"),
+    ):
+        with pytest.raises(InputError, match=words):
+            descend.evaluate(*given[:2], task=given[2])
 
 
 def test_without_noise_a_trainer_is_judged_on_clean_inputs(tmp_path):

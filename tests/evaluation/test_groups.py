@@ -57,13 +57,6 @@ def test_losses_and_scores_of_all_layers_stand_there_by_blocks(tmp_path):
             assert [sum(layer) / 150 for layer in rows] == pytest.approx(by_layer[level], rel=1e-5)
 
 
-def test_values_are_summed_by_group():
-    values = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    found = lambda *groups: LayerLosses(values, torch.tensor(groups), [], values).by_group(values).tolist()  # noqa: E731
-    assert found(7, 3, 7) == [[3, 4], [6, 8]]
-    assert found(7, 7, 7) == [[9, 12]]
-
-
 def test_the_histogram_of_ratios_counts_by_layer_and_its_outer_bins_are_open():
     losses = torch.tensor([[1.0, 0.5, 0.0], [1.0, 1.0, 100.0], [0.0, 0.0, 1.0], [1.0, float("nan"), 1.0]])
     found = ratios(LayerLosses(losses.double(), torch.arange(4), [], losses)).histogram

@@ -1,15 +1,13 @@
 """How many layers suffice: intervals by hand, the share of wrong answers, and a run against a baseline."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy.stats import t as student
 
 from descend import InputError
 from descend.evaluation.layers import Batches, measure
-from descend.evaluation.needed import Against, Baseline, Evaluated, held_to_plain, layers_needed
-from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation, read_groups
+from descend.evaluation.needed import Against, Evaluated, held_to_plain, layers_needed
+from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation
 from tests.support import own
 
 
@@ -47,17 +45,15 @@ def test_all_deeper_layers_must_be_within_too():
     assert against(-scores, -full, higher_is_better=True).needed() == {1: 4, 2: 4, 5: 1}
 
 
-def test_the_own_full_depth_is_always_within_and_another_may_never_be():
-    rng = np.random.default_rng(1)
-    scores = rng.uniform(1, 2, (30, 4))
+def test_the_own_full_depth_is_always_within_another_may_never_be_and_few_blocks_or_one_group_prove_nothing():
+    scores = np.random.default_rng(1).uniform(1, 2, (30, 4))
     assert all(layer is not None for layer in against(scores, scores[:, -1]).needed().values())
-    assert against(scores, scores[:, -1] / 2).needed() == {1: None, 2: None, 5: None}
-
-
-def test_too_few_blocks_prove_nothing():
-    scores = np.ones((11, 3))
-    assert against(scores, np.ones(11)).needed() == {1: None, 2: None, 5: None}
-    assert against(scores, np.ones(11)).kept() == "open"
+    for one in (
+        against(scores, scores[:, -1] / 2),
+        against(np.ones((11, 3)), np.ones(11)),
+        against(np.ones((20, 3)), np.ones(20), groups=1),
+    ):
+        assert one.needed() == {1: None, 2: None, 5: None} and one.kept() != "proven"
 
 
 def test_the_last_layer_is_kept_broken_or_open():
@@ -79,9 +75,6 @@ def test_a_layer_beyond_the_tolerance_is_seldom_said_to_suffice():
     assert wrong / draws < 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5
 
 
-DATA = ("imdb", "test", "gaussian", "accuracy")
-
-
 def test_answers_that_seldom_differ_prove_little():
     """A layer that loses 2 % of what full depth answers rightly mostly loses none of a few texts."""
     rng, wrong = np.random.default_rng(4), {30: 0, 300: 0}
@@ -96,55 +89,7 @@ def test_answers_that_seldom_differ_prove_little():
     assert max(wrong.values()) <= 1000 * 0.05, wrong
 
 
-def test_samples_of_one_group_prove_nothing():
-    one = groups(np.ones((3, 20)), single=True)
-    needed, kept = layers_needed(one, Baseline("plain", DATA, one), noise=0.0, higher_is_better=True, seconds=None)
-    assert needed.within == {1: None, 2: None, 5: None} and set(kept.values()) == {"open"}
-
-
-def groups(scores: np.ndarray, **changes: object) -> Groups:
-    """Of scores (L+1, B) at two noise levels."""
-    counts = [1] * scores.shape[1]
-    layers = LayerGroups(noise=[0.0, 1.0], counts=counts, losses=[scores.tolist()] * 2, scores=[scores.tolist()] * 2)
-    known = {"noise": [0.0, 1.0], "root": False, "counts": counts, "scores": [counts] * 2, "layers": layers}
-    return Groups(**(known | changes))  # type: ignore[arg-type]
-
-
-def test_a_baseline_must_be_of_the_same_samples_and_noise():
-    ours = groups(np.ones((3, 20)), fingerprint="a")
-    needed, kept = layers_needed(
-        ours, Baseline("plain", DATA, ours), noise=1.0, higher_is_better=False, seconds=[1, 2, 4]
-    )
-    assert (needed.within, needed.time) == ({1: 0, 2: 0, 5: 0}, {1: 0.25, 2: 0.25, 5: 0.25})
-    assert (needed.baseline, needed.noise, kept) == ("plain", 1.0, {0.0: "proven", 1.0: "proven"})
-    alone, nothing = layers_needed(ours, None, noise=0.0, higher_is_better=False, seconds=None)
-    assert (alone.baseline, alone.time, nothing) == (None, {1: None, 2: None, 5: None}, {})
-    for other, words in (
-        (groups(np.ones((3, 21))), "21 samples in 21 groups; this model on 20 in 20. Evaluate both"),
-        (groups(np.ones((3, 20)), fingerprint="b"), "other samples than this model"),
-        (groups(np.ones((3, 20)), layers=None), "older version"),
-        (groups(np.ones((3, 20)), layers=ours.layers.model_copy(update={"noise": [0.0, 2.0]})), "noise 1;"),  # type: ignore[union-attr]
-    ):
-        with pytest.raises(InputError, match=words):
-            layers_needed(ours, Baseline("plain", DATA, other), noise=1.0, higher_is_better=False, seconds=None)
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (("mnli", *DATA[1:]), "data imdb; this model on mnli"),
-        (("imdb", "validation", "gaussian", "accuracy"), "split test; this model on validation"),
-        (("imdb", "test", "uniform", "accuracy"), "noise gaussian; this model on uniform"),
-        ((*DATA[:3], "rmse"), "metric accuracy; this model on rmse"),
-    ],
-)
-def test_a_baseline_of_other_data_is_refused(data, words):
-    baseline = Baseline("plain", DATA, groups(np.ones((3, 20))))
-    assert baseline.of(DATA) is baseline
-    with pytest.raises(InputError, match=words):
-        baseline.of(data)
-
-
+DATA = ("imdb", "test", "gaussian", "accuracy")
 SUMMARY = {
     **{"recipe": "text-roberta", "method": "linear", "seed": 0, "model": "RoBERTa-6", "metric": "accuracy"},
     **{"higher_is_better": True, "noise": [0.0, 1.0], "values": [0.9, 0.8], "mean": 0.85, "train_noise": 1.0},
@@ -152,27 +97,65 @@ SUMMARY = {
 }
 
 
+def groups(scores: np.ndarray, levels: tuple[float, ...] = (0.0, 1.0), **changes: object) -> Groups:
+    """Of scores (L+1, B) at two noise levels."""
+    counts = [1] * scores.shape[1]
+    layers = LayerGroups(noise=levels, counts=counts, losses=[scores.tolist()] * 2, scores=[scores.tolist()] * 2)
+    known = {"noise": [0.0, 1.0], "root": False, "counts": counts, "scores": [counts] * 2, "layers": layers}
+    return Groups(**(known | changes))  # type: ignore[arg-type]
+
+
+def plain(own: Groups, **changes: object) -> Evaluated:
+    """A baseline that was evaluated on 9 validation samples."""
+    validation = {"samples": 9, "metric": [2.0, 0.5, 0.5], "fingerprint": "a"}
+    validation |= {"layer_metrics": {0.0: [2.0, 0.5, 0.5], 1.0: [3.0, 2.0, 1.0]}} | changes
+    known = Summary(**SUMMARY).model_copy(update={"validation": Validation(**validation)})  # type: ignore[arg-type]
+    return Evaluated("plain", known, own)
+
+
+def test_a_baseline_must_be_of_the_same_samples_noise_and_data():
+    ours = groups(np.ones((3, 20)), fingerprint="a")
+    given = {"noise": 1.0, "higher_is_better": False, "seconds": [1, 2, 4]}
+    needed, kept = layers_needed(ours, plain(ours), **given)
+    assert (needed.within, needed.time) == ({1: 0, 2: 0, 5: 0}, {1: 0.25, 2: 0.25, 5: 0.25})
+    assert (needed.baseline, needed.noise, kept) == ("plain", 1.0, {0.0: "proven", 1.0: "proven"})
+    alone, nothing = layers_needed(ours, None, **given | {"seconds": None})
+    assert (alone.baseline, alone.time, nothing) == (None, {1: None, 2: None, 5: None}, {})
+    for other, words in (
+        (groups(np.ones((3, 21))), "21 samples in 21 groups; this model on 20 in 20. Evaluate both"),
+        (groups(np.ones((3, 20)), fingerprint="b"), "other samples than this model"),
+        (groups(np.ones((3, 20)), (0.0, 2.0)), "noise 1;"),
+        (groups(np.full((3, 20), np.nan)), "plain diverged"),
+    ):
+        with pytest.raises(InputError, match=words):
+            layers_needed(ours, plain(other), **given)
+    for place, (theirs, words) in enumerate(
+        (
+            ("mnli", "data imdb; this model on mnli"),
+            ("validation", "split test; this model on validation"),
+            ("uniform", "noise gaussian; this model on uniform"),
+            ("rmse", "metric accuracy; this model on rmse"),
+        )
+    ):
+        with pytest.raises(InputError, match=words):
+            plain(ours).of((*DATA[:place], theirs, *DATA[place + 1 :]))
+
+
 def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_samples():
     """The clean baseline is better at γ = 0: there no layer of the run would be within."""
-    ours, validation = groups(np.ones((3, 20))), {"samples": 9, "metric": [2.0, 1.0, 1.0], "fingerprint": "a"}
-    theirs = validation | {"metric": [2.0, 0.5, 0.5], "layer_metrics": {0.0: [2.0, 0.5, 0.5], 1.0: [3.0, 2.0, 1.0]}}
+    ours = groups(np.ones((3, 20)))
+    validation = Validation(samples=9, metric=[2.0, 1.0, 1.0], fingerprint="a")
 
     def chosen(noise: float, **changes: object) -> list[int | None]:
-        baseline = Baseline("plain", DATA, ours, validation=Validation(**theirs | changes))
-        needed, _ = layers_needed(
-            ours,
-            baseline,
-            noise=noise,
-            higher_is_better=False,
-            seconds=None,
-            validation=Validation(**validation),
-        )
-        return [choice and choice.layer for choice in needed.chosen.values()]
+        given = {"noise": noise, "higher_is_better": False, "seconds": None, "validation": validation}
+        return [
+            choice and choice.layer
+            for choice in layers_needed(ours, plain(ours, **changes), **given)[0].chosen.values()
+        ]
 
     assert chosen(1.0) == [1, 1, 1] and chosen(0.0) == [None] * 3
-    # Of an older version, at other levels, on other samples: K is not chosen.
-    for changes in ({"layer_metrics": {}}, {"layer_metrics": {0.0: [1.0] * 3}}, {"samples": 8}, {"fingerprint": "b"}):
-        assert chosen(1.0, **changes) == []
+    for changes in ({"layer_metrics": {0.0: [1.0] * 3}}, {"samples": 8}, {"fingerprint": "b"}):
+        assert chosen(1.0, **changes) == []  # at other levels, on other samples: K is not chosen
 
 
 def test_the_fingerprint_is_of_the_targets_and_not_of_the_batches():
@@ -254,28 +237,6 @@ def test_what_is_not_finite_is_broken_and_a_negative_loss_has_a_tolerance_too():
         assert few.kept() == "broken"
     own = against(np.stack([-0.985 * full, -full], 1), -full, own=True)
     assert own.needed() == {1: 1, 2: 0, 5: 0} and own.state(0, 2)[1] == pytest.approx(1.5)
-    diverged = Baseline("plain", DATA, groups(np.full((3, 20), np.nan)))
-    with pytest.raises(InputError, match="plain diverged"):
-        diverged.check_levels([1.0])
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"losses": [[], []], "scores": [[], []]},
-        {"losses": [[[1.0] * 20]] * 2, "scores": []},
-        {"counts": [], "losses": [[[]] * 3] * 2, "scores": []},
-        {"noise": [], "losses": [], "scores": []},
-        {"scores": [[[1.0] * 20] * 2] * 2},
-        {"counts": [0] * 20},
-    ],
-)
-def test_damaged_groups_are_one_line(tmp_path, changes):
-    content = json.loads(groups(np.ones((3, 20))).model_dump_json())
-    (tmp_path / "groups.json").write_text(json.dumps(content | {"layers": content["layers"] | changes}))
-    with pytest.raises(InputError, match=r"groups\.json.*layers") as error:
-        read_groups(tmp_path)
-    assert "\n" not in str(error.value)
 
 
 def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Evaluated:

@@ -1,49 +1,24 @@
 """How often evaluation runs the model, and that its shortcuts give what plain passes over each level give."""
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import default_data_collator
 
-from descend import UT, UTConfig
 from descend.evaluation import layers
 from descend.evaluation.evaluate import evaluate
 from descend.evaluation.exits import exits
 from descend.evaluation.layers import measure, read_exits
 from descend.evaluation.probes import Probed
 from descend.evaluation.speculation import agreements, expected_speed, speculation
-from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
-from descend.seeds import of_sample
-from descend.tasks.text import Classification, NextToken
+from descend.models import LayeredCausalLM
+from descend.noise import GaussianNoise, Noise
 from descend.tasks.text.language import IGNORED
-from descend.tasks.video import VideoDenoising
-from tests.support.networks import causal, network
-from tests.support.subjects import batches, measured, outcome, subject
+from tests.support.networks import causal
+from tests.support.subjects import CASES, batches, measured, outcome, subject, texts
 
 LEVELS = [0.0, 0.5, 1.0, 2.0]
-
-
-def texts(count=13, length=12):
-    ids = torch.randint(5, 40, (count, length), generator=torch.Generator().manual_seed(0)).tolist()
-    return [{"input_ids": row, "attention_mask": [1] * length, "labels": [IGNORED] * 4 + row[4:]} for row in ids]
-
-
-def labelled():
-    return [row | {"labels": place % 3} for place, row in enumerate(texts())]
-
-
-def windows():
-    return [{"patches": row} for row in torch.rand(13, 3, 4, 256, generator=torch.Generator().manual_seed(0))]
-
-
-CASES = {
-    "UT": lambda: (UT(UTConfig(depth=3)), VideoDenoising(), windows()),
-    "classifier": lambda: (LayeredClassifier(network("distilbert")), Classification(), labelled()),
-    "language model": lambda: (LayeredCausalLM(causal()), NextToken(), texts()),
-}
 
 
 class Count:
@@ -97,43 +72,17 @@ def test_probes_and_exits_take_no_pass_of_their_own_over_the_evaluated_samples()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_several_levels_at_once_are_what_each_is_alone(name):
+def test_several_levels_at_once_are_what_each_is_alone_with_one_draw_for_each_sample(name, monkeypatch):
     model, task, data = CASES[name]()
-    noises = [None, *(GaussianNoise(level, 0.3, seed=5) for level in LEVELS)]
+    drawn, draw = [], GaussianNoise.draw
+    monkeypatch.setattr(GaussianNoise, "draw", lambda self, *given: drawn.append(1) or draw(self, *given))
+    noise = GaussianNoise(0.5, 0.3, seed=5)
+    noises = [None, *(noise.at(level) for level in LEVELS)]
     together = measure(model, task, batches(**BATCHES).of(data), noises)
-    for noise, at_once in zip(noises, together, strict=True):
-        alone = measured(model, task, data, noise, **BATCHES)
+    assert len(drawn) == len(data)
+    for each, at_once in zip(noises, together, strict=True):
+        alone = measured(model, task, data, each, **BATCHES)
         assert torch.equal(at_once.losses, alone.losses) and at_once.metrics == alone.metrics
-
-
-def by_hand(kind, level, sample, generator):
-    """The corruption of one sample, drawn anew at this level."""
-    std = level * 0.3
-    if kind is GaussianNoise:
-        return torch.randn(sample.shape, generator=generator).mul_(std).add_(sample)
-    if kind is UniformNoise:
-        return torch.rand(sample.shape, generator=generator).sub_(0.5).mul_(math.sqrt(12) * std).add_(sample)
-    if kind is LaplaceNoise:
-        size = torch.empty_like(sample).exponential_(generator=generator)
-        sign = torch.randint(2, sample.shape, generator=generator) * 2 - 1
-        return sample + size * sign * (std / math.sqrt(2))
-    return sample * (torch.rand(sample.shape[:-1], generator=generator) >= level)[..., None]
-
-
-@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise, LaplaceNoise, TokenDropout])
-def test_one_draw_scaled_by_the_level_is_bit_for_bit_a_draw_at_each_level(kind, monkeypatch):
-    data, keep = torch.randn(3, 6, 8), torch.arange(6) < torch.tensor([[6], [4], [1]])
-    drawn = []
-    original = kind.draw
-    monkeypatch.setattr(kind, "draw", lambda self, *given: drawn.append(1) or original(self, *given))
-    draws = SampleDraws([7, 2, 9])
-    for level in (0.1, 0.5, 0.9):
-        noisy = kind(level, 0.3, seed=4)(data, keep, draws)
-        for row, index in enumerate((7, 2, 9)):
-            generator = torch.Generator().manual_seed(of_sample(4, index))
-            assert torch.equal(noisy[row][keep[row]], by_hand(kind, level, data[row][keep[row]], generator))
-            assert torch.equal(noisy[row][~keep[row]], data[row][~keep[row]])
-    assert len(drawn) == 3
 
 
 def test_a_noise_of_ones_own_is_still_asked_at_every_level():
@@ -194,14 +143,12 @@ def test_all_depths_take_one_pass_and_one_drafted_answer():
     generations, generate, inside = [], model.saved.generate, []
 
     def outermost(**given):  # Transformers drafts by calls of its own
-        if inside:
-            return generate(**given)
-        generations.append(given.get("assistant_early_exit"))
+        if not inside:
+            generations.append(given.get("assistant_early_exit"))
         inside.append(True)
-        try:
-            return generate(**given)
-        finally:
-            inside.clear()
+        answers = generate(**given)
+        inside.pop()
+        return answers
 
     model.saved.generate = outermost
     result = outcome(speculation, subject(model, None, texts(3)), ignored=IGNORED, prompts=3)
@@ -211,6 +158,8 @@ def test_all_depths_take_one_pass_and_one_drafted_answer():
     assert generations == [None] * 4 + [timed.layer] * 3  # one to warm up, three answers, three drafted
     best = max(result.layers, key=lambda each: expected_speed(each.layer / 6, each.acceptance))
     assert timed == best and timed.speed > 0
+    # Every draft is accepted, at a quarter of the price; half of them at half of it; none.
+    assert (expected_speed(0.25, 1.0), expected_speed(0.5, 0.5)) == (4, 1) and expected_speed(0.5, 0.0) < 1
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
@@ -220,9 +169,3 @@ def test_a_model_that_can_not_draft_has_agreements_without_a_speed(family):
     result = outcome(speculation, seen, ignored=IGNORED, prompts=2)
     assert result.tokens_per_second > 0
     assert [each.layer for each in result.layers] == [1, 2] and {each.speed for each in result.layers} == {None}
-
-
-def test_expected_speed():
-    assert expected_speed(0.25, 1.0) == 4  # every draft is accepted, at a quarter of the price
-    assert expected_speed(0.5, 0.5) == 1
-    assert expected_speed(0.5, 0.0) < 1

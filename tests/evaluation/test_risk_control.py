@@ -15,8 +15,7 @@ from descend.errors import InputError
 from descend.evaluation import risk_control
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
-from descend.results import CERTIFIED_FILE, CertifiedExit, Exits, read_summary
-from tests.support.pages import classifier, fake_run
+from descend.results import CERTIFIED_FILE, CertifiedExit, read_summary
 
 SPREAD = (1.0, 0.8)
 """How often an answer is lost at a confidence of 0, at layers 1 and 2; it falls linearly to 0 at a confidence of 1."""
@@ -148,68 +147,41 @@ def test_groups_without_a_lost_answer_are_certified_if_and_only_if_there_are_eno
     assert test.rejects(torch.zeros(len(sizes))) == (len(sizes) >= test.needed)
 
 
+def perfect(count, **changes):
+    """Samples that lose no answer at any exit."""
+    known = vars(drawn(count, torch.Generator().manual_seed(0))) | {"scores": torch.ones(count, 4).double()}
+    return LayerLosses(**known | changes)
+
+
 def test_too_few_groups_certify_nothing_however_many_samples_and_say_so():
-    groups = torch.arange(40).repeat_interleave(30)
-    perfect = vars(drawn(1200, torch.Generator().manual_seed(0)))
-    perfect = LayerLosses(**perfect | {"scores": torch.ones(1200, 4).double(), "groups": groups})
-    guarantee = certify(perfect, 0.05, 0.95, noise=0.0)
+    alike = perfect(1200, groups=torch.arange(40).repeat_interleave(30))
+    guarantee, enough = (certify(alike, risk, 0.95, noise=0.0) for risk in (0.05, 0.1))
     assert (guarantee.threshold, guarantee.validation, guarantee.groups, guarantee.needed) == (None, 1200, 40, 59)
     assert "at least 59 independent groups of validation samples; there are 40, of 1200 samples" in guarantee.sentence()
-    enough = certify(perfect, 0.1, 0.95, noise=0.0)
     assert enough.threshold == SEQUENCE[-1] and "0 of 1200 did there, in 40 independent groups" in enough.sentence()
 
 
 def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
     scores = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 0, 0]]).double()
-    measured = LayerLosses(
-        torch.zeros(4, 3),
-        torch.arange(4),
-        [0.0] * 3,
-        scores,
-        torch.zeros(4, 3, dtype=torch.int64),
-        torch.ones(4, 3),
-    )
-    assert answers_lost(measured, 0.9).tolist() == [False, True, False, False]
+    known = {"scores": scores, "decisions": torch.zeros(4, 3, dtype=torch.int64), "confidences": torch.ones(4, 3)}
+    assert answers_lost(perfect(4, **known), 0.9).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("risk", "confidence", "needed"), [(0.01, 0.95, 299), (0.05, 0.95, 59), (0.1, 0.9, 22)])
 def test_too_few_samples_mean_full_depth_and_say_how_many_are_needed(risk, confidence, needed):
-    def certified(count):
-        perfect = drawn(count, torch.Generator().manual_seed(0))
-        return certify(
-            LayerLosses(**vars(perfect) | {"scores": torch.ones(count, 4).double()}), risk, confidence, noise=0.0
-        )
-
-    few, enough = certified(needed - 1), certified(needed)
+    few, enough = (certify(perfect(count), risk, confidence, noise=0.0) for count in (needed - 1, needed))
     assert few.needed == enough.needed == needed and (few.groups, enough.groups) == (needed - 1, needed)
     assert few.threshold is None and enough.threshold == SEQUENCE[-1]
     assert f"at least {needed} validation samples; there are {needed - 1}" in few.sentence()
     assert on_test_data(few, drawn(10, torch.Generator())).test_risk == 0
-    assert "at most" in enough.sentence() and "γ = 0" in enough.sentence()
     sure = enough.model_copy(update={"confidence": 0.995, "risk": 1e-5})
-    assert "With 99.5 % confidence at most 0.001 %" in sure.sentence()
+    assert "With 99.5 % confidence at most 0.001 %" in sure.sentence() and "γ = 0" in sure.sentence()
 
 
 def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():
-    wrong = drawn(500, torch.Generator().manual_seed(0))
-    scores = torch.ones(500, 4).double()
-    scores[:, 1] = 0
-    wrong = LayerLosses(**vars(wrong) | {"scores": scores, "confidences": torch.ones(500, 4)})
-    guarantee = certify(wrong, 0.01, 0.95, noise=0.0)
+    scores = torch.ones(500, 4).double().index_fill_(1, torch.tensor([1]), 0.0)
+    guarantee = certify(perfect(500, scores=scores, confidences=torch.ones(500, 4)), 0.01, 0.95, noise=0.0)
     assert guarantee.threshold is None and "higher risk" in guarantee.sentence()
-
-
-def test_the_exit_part_of_a_summary_keeps_the_guarantee(tmp_path):
-    guarantee = certify(drawn(1000, torch.Generator().manual_seed(0)), 0.02, 0.95, noise=0.0)
-    exits = Exits.model_validate(
-        {"full": 0.9, "depth": 3, "confidence": [], "patience": [], "chosen": {"layers": 3.0, "value": 0.9}}
-        | {"chosen": {"layers": 3.0, "value": 0.9, "threshold": None, "time_ratio": 1.0}, "guarantee": guarantee}
-    )
-    assert exits.sentence("accuracy") == guarantee.sentence()
-    entries = classifier()
-    entries["exit"] |= {"guarantee": guarantee.model_dump()}
-    fake_run(tmp_path, "erm", frames=False, **entries)
-    assert read_summary(tmp_path).exit.guarantee == guarantee
 
 
 # --- a run
@@ -226,6 +198,7 @@ def trained(tmp_path_factory):
 def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     summary = run.evaluate(trained, noise=[0.0], exit=True, risk=0.2, confidence=0.9, most=20)
     guarantee = summary.exit.guarantee
+    assert summary.auc is None  # of one level
     assert read_summary(trained).exit.guarantee == guarantee and guarantee.test == 20 and guarantee.noise == 0
     assert guarantee.threshold == summary.exit.chosen.threshold is not None
     carried = json.loads((trained / "model" / CERTIFIED_FILE).read_text())

@@ -264,12 +264,13 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(Path(tasks["choose"]).read_text().replace("{{words}}'\n", "{{absent.words}}'\n"))
     (tmp_path / "file").write_text("")
-    good = tasks["choose"]
+    good, twin = tasks["choose"], shutil.copy(tasks["choose"], tmp_path / "twin.yaml")
     for runs, names, flags, words in [
         ([run], "chose", [], "no task 'chose'.*choose"),
         ([run], str(tmp_path / "none.yaml"), [], "no .*none.yaml"),
         ([run], str(wrong), [], "wrong.*absent"),
         ([run], " , ", [], "--tasks"),
+        ([run], f"{good},{twin}", [], "got choose twice"),
         ([run, video], good, [], "video is one of video-ut"),
         ([run, unfinished], good, [], "unfinished has no model"),
         ([run, tmp_path], good, [], "config.json"),
@@ -366,11 +367,3 @@ def test_an_answer_longer_than_the_context_is_one_line(run, tasks, tmp_path, cap
     long.write_text(Path(tasks["write"]).read_text().replace("max_gen_toks: 6", "max_gen_toks: 600"))
     assert main(["tasks", str(run), "--tasks", str(long), "--out", str(tmp_path / "out.json")]) == 2
     assert "600" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_two_tasks_of_one_name_are_refused(run, tasks, tmp_path, capsys):
-    twin = tmp_path / "twin.yaml"
-    shutil.copy(tasks["choose"], twin)
-    names = f"{tasks['choose']},{twin}"
-    assert main(["tasks", str(run), "--tasks", names, "--out", str(tmp_path / "out.json")]) == 2
-    assert "choose" in capsys.readouterr().err.splitlines()[-1]

@@ -1,13 +1,12 @@
 """The page, seen by a real browser."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from descend.report import write_completions, write_page
 from tests.support.browser import HOSTILE, Guarded, Visit
@@ -192,17 +191,3 @@ def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> N
         assert visit.page.locator("td").all_text_contents() == answers
         heads = visit.page.locator("thead th").all_text_contents()
         assert HOSTILE[1] in heads[1] and len(set(heads)) == len(heads) == 3  # two files of one name are told apart
-
-
-def test_nothing_on_the_page_is_loaded_from_elsewhere(pages: list[Path]) -> None:
-    for page in pages:
-        assert not re.search(r'(src|href)="(?!data:|#)', page.read_text().split("<script")[0])
-
-
-def test_the_rest_is_folded_and_opens_by_keyboard(visit: Visit) -> None:
-    rest = visit.page.locator("details.curious")
-    plot = rest.locator(".plot").first
-    expect(plot).to_be_hidden()
-    rest.locator("> summary").focus()
-    visit.page.keyboard.press("Enter")
-    expect(plot).to_be_visible()

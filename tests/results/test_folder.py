@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,20 +28,27 @@ def outlive(children) -> None:
     time.sleep(600)
 
 
-def hold(place: Path, held, children=None) -> None:
+def hold(place: Path, held, children) -> None:
     with locked(place):
-        if children is not None:
-            fork.Process(target=outlive, args=(children,)).start()
+        fork.Process(target=outlive, args=(children,)).start()
         held.set()
         time.sleep(600)
 
 
-def holder_of(place: Path, children=None):
-    held = fork.Event()
+@contextmanager
+def holder(place: Path):
+    """Another process that holds a lock until it is killed, at the latest where the block ends; its child lives on."""
+    held, children = fork.Event(), fork.Queue()
     process = fork.Process(target=hold, args=(place, held, children))
     process.start()
     assert held.wait(60)
-    return process
+    child = children.get(timeout=60)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+        os.kill(child, 9)
 
 
 def test_a_lock_names_its_holder_and_leaves_no_file(tmp_path: Path) -> None:
@@ -48,16 +57,14 @@ def test_a_lock_names_its_holder_and_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK_FILE).exists()
 
 
-def test_another_process_is_refused_and_told_who_holds_the_lock(tmp_path: Path) -> None:
-    holder = holder_of(tmp_path)
-    try:
-        with pytest.raises(InputError, match=f"process {holder.pid} on {platform.node()}"), locked(tmp_path):
+def test_another_process_is_refused_until_it_is_killed_though_a_process_forked_from_it_lives(tmp_path: Path) -> None:
+    with holder(tmp_path) as other:
+        with pytest.raises(InputError, match=f"process {other.pid} on {platform.node()}"), locked(tmp_path):
             pass
-    finally:
-        holder.kill()
-        holder.join()
-    with locked(tmp_path):
-        pass
+        other.kill()
+        other.join()
+        with locked(tmp_path):
+            pass
 
 
 def test_a_new_file_is_written_by_one_process_and_over_none(tmp_path: Path) -> None:
@@ -70,37 +77,18 @@ def test_a_new_file_is_written_by_one_process_and_over_none(tmp_path: Path) -> N
         path.touch()
         with new_file(path):
             pass
-    holder = holder_of(path)
     path.unlink()
-    try:
-        with pytest.raises(InputError, match=f"process {holder.pid} "), new_file(path):
-            pass
-    finally:
-        holder.kill()
-        holder.join()
+    with holder(path) as other, pytest.raises(InputError, match=f"process {other.pid} "), new_file(path):
+        pass
     assert not path.exists()
 
 
-def test_a_killed_process_holds_nothing_though_a_process_forked_from_it_lives(tmp_path: Path) -> None:
-    children = fork.Queue()
-    holder = holder_of(tmp_path, children)
-    child = children.get(timeout=60)
-    holder.kill()
-    holder.join()
-    try:
-        with locked(tmp_path):
-            pass
-    finally:
-        os.kill(child, 9)
-
-
 def test_a_lock_is_waited_for(tmp_path: Path) -> None:
-    holder = holder_of(tmp_path)
-    threading.Timer(0.5, holder.kill).start()
-    began = time.monotonic()
-    with locked(tmp_path, wait=True):
-        assert time.monotonic() - began > 0.3
-    holder.join()
+    with holder(tmp_path) as other:
+        threading.Timer(0.5, other.kill).start()
+        began = time.monotonic()
+        with locked(tmp_path, wait=True):
+            assert time.monotonic() - began > 0.3
 
 
 def test_many_processes_take_turns_and_lose_nothing(tmp_path: Path) -> None:
@@ -134,15 +122,27 @@ def test_locks_need_nothing_that_windows_lacks() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_two_folders_in_one_parent_are_written_at_once(tmp_path):
-    precious = tmp_path / ".part" / "precious"
-    precious.mkdir(parents=True)
+def test_two_folders_in_one_parent_and_one_file_are_written_at_once(tmp_path):
+    (precious := tmp_path / ".part" / "precious").mkdir(parents=True)
     with atomic_folder(tmp_path / "one", alone=False) as one, atomic_folder(tmp_path / "two", alone=False) as two:
-        (one / "file").write_text("1")
-        (two / "file").write_text("2")
-    assert (tmp_path / "one" / "file").read_text() == "1" and (tmp_path / "two" / "file").read_text() == "2"
-    assert precious.is_dir()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".part", "one", "two"]
+        for folder in (one, two):
+            (folder / "file").write_text(folder.name)
+    assert all((tmp_path / name / "file").read_text() == name for name in ("one", "two")) and precious.is_dir()
+    (file := tmp_path / "file").touch()
+    writers = [fork.Process(target=put, args=(file, partial(written, text=text))) for text in "ab"]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join(60)
+    assert [each.exitcode for each in writers] == [0, 0] and file.read_text() in ("a" * 1000, "b" * 1000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".part", "file", "one", "two"]
+
+
+def written(part: Path, text: str) -> None:
+    for _ in range(1000):
+        with part.open("a") as file:
+            file.write(text)
+        time.sleep(1e-4)
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])

@@ -28,6 +28,7 @@ SUMMARY = {
     "violation_intervals": [[-0.2, 0.0], [None, None]],
 }
 RECORD = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.5, "metric": "loss", "value": 1.0}
+LAYERS = {"noise": [0.0], "counts": [2], "losses": [[[1.0], [2.0]]], "scores": [[[1.0], [2.0]]]}
 DECISION = {"answer": "good", "confidence": 0.9, "right": True}
 PAGE = "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
 OLD_POLICY = "default-src 'none'; img-src data: blob:; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
@@ -53,7 +54,7 @@ def database(table):
 NAMES = {"clean": 0, "noisy": 0, "reconstruction": 0, "noise": 0}
 OURS = {
     "summary.json": [SUMMARY, {"runs": [SUMMARY], "folders": ["a"]}],
-    "groups.json": [{"noise": [0.0], "root": True, "counts": [2], "scores": [[1.0]]}],
+    "groups.json": [{"noise": [0.0], "root": True, "counts": [2], "scores": [[1.0]], "layers": LAYERS}],
     "decisions.json": [{"noise": 0.0, "texts": [{"text": "fine", "decisions": [DECISION, DECISION]}]}],
     "config.json": [{"recipe": "a", "method": "erm", "seed": 0, "model": "UT-2", "settings": {}, "training": {}}],
     "certified_exit.json": [{"threshold": 0.9, "risk": 0.1, "confidence": 0.95, "noise": 0.0}],

@@ -12,6 +12,7 @@ from descend.results import (
     SCHEMA,
     AnytimeCurve,
     Comparison,
+    Decisions,
     Groups,
     Record,
     RunConfig,
@@ -22,7 +23,6 @@ from descend.results import (
     read_groups,
     read_records,
     read_summary,
-    write_json,
 )
 from descend.results.records import Records
 
@@ -44,9 +44,10 @@ CONFIG = {
     **{"recipe": "video-ut", "method": "erm", "seed": 1, "model": "UT-2", "sigma": None},
     **{"settings": {"data": "generated", "depth": 2}, "training": {"max_steps": 3}},
 }
+LAYERS = {"noise": [1.0], "counts": [5], "losses": [[[1.0], [2.0]]], "scores": [[[3.0], [4.0]]]}
 GROUPS = {
     **{"noise": [0.0, 1.0], "root": True, "single": False, "counts": [2, 3], "scores": [[1.0, 2.0], [3.0, None]]},
-    "layers": {"noise": [1.0], "counts": [5], "losses": [[[1.0], [2.0]]], "scores": [[[3.0], [4.0]]]},
+    "layers": LAYERS,
 }
 
 
@@ -89,23 +90,19 @@ def test_the_anytime_curve(metric, higher, first, area) -> None:
     assert area is None or curve.area == pytest.approx(area, nan_ok=True)
 
 
-def test_an_older_summary_gets_its_anytime_curves_from_its_metrics(tmp_path: Path) -> None:
+def test_anytime_curves_follow_from_the_metrics_and_are_written(tmp_path: Path) -> None:
     assert Summary.model_validate(SUMMARY).anytime == []
     metrics = {"1e-05": [0.1, None, 0.9], "0.0": [0.5, 0.9, 0.9]}
-    older = Summary.model_validate(SUMMARY | {"layer_metrics": metrics})
-    assert [(curve.noise, curve.first_within) for curve in older.anytime] == [
+    summary = Summary.model_validate(SUMMARY | {"layer_metrics": metrics})
+    assert [(curve.noise, curve.first_within) for curve in summary.anytime] == [
         (0.0, {1: 1, 2: 1, 5: 1}),
         (1e-05, {1: 2, 2: 2, 5: 2}),
     ]
-    older.model_copy(update={"anytime": older.anytime}).write(tmp_path / "summary.json")
-    written = json.loads((tmp_path / "summary.json").read_text())["anytime"]
-    assert written[0] == {
-        "noise": 0.0,
-        "metric": [0.5, 0.9, 0.9],
-        "first_within": {"1": 1, "2": 1, "5": 1},
-        "area": 0.8,
-    }
-    assert written[1]["area"] is None and read_summary(tmp_path).anytime[0] == older.anytime[0]
+    summary.model_copy(update={"anytime": summary.anytime}).write(tmp_path / "summary.json")
+    first, second = json.loads((tmp_path / "summary.json").read_text())["anytime"]
+    within = {"1": 1, "2": 1, "5": 1}
+    assert first == {"noise": 0.0, "metric": [0.5, 0.9, 0.9], "first_within": within, "area": 0.8}
+    assert second["area"] is None and read_summary(tmp_path).anytime[0] == summary.anytime[0]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +118,8 @@ def test_an_older_summary_gets_its_anytime_curves_from_its_metrics(tmp_path: Pat
         ({"values": [10**400, 1]}, "values.0"),
         ({"limits": [0.5]}, "limits"),
         ({"bounds": [1.0]}, "bounds"),
+        ({"certified": [0.1] * 8}, "certified"),
+        ({"noise": "loud"}, "noise should be a valid list"),
         ({"violation_intervals": [[1, 2], [1]]}, "violation_intervals.1"),
         ({"exit": {"full": 1}}, "exit.chosen"),
         ({"anytime": [{"noise": 0, "metric": [1], "first_within": {}, "area": 1}]}, "anytime"),
@@ -139,18 +138,46 @@ def test_an_entry_that_does_not_fit_is_named(tmp_path: Path, change: dict, named
     assert str(error.value).startswith(str(path)) and named in str(error.value)
 
 
-@pytest.mark.parametrize("content", [[], 3, None, "text", {}, {"runs": [], "folders": []}])
-def test_a_foreign_file_is_one_error(tmp_path: Path, content: object) -> None:
-    (tmp_path / "summary.json").write_text(json.dumps(content))
-    with pytest.raises(InputError):
-        read_summary(tmp_path)
+ANSWER = {"answer": "yes", "confidence": 0.5, "right": True}
+ONE = {"text": "a", "decisions": [ANSWER]}
+UNEVEN = [{"text": "a", "decisions": [ANSWER] * 2}, {"text": "b", "decisions": [ANSWER] * 3}]
+DAMAGED = [
+    {"losses": [], "scores": []},
+    {"losses": [[]], "scores": [[]]},
+    {"losses": [[[1.0]]], "scores": [[[1.0]]]},
+    {"counts": [], "losses": [[[], []]], "scores": [[[], []]]},
+    {"noise": [], "losses": [], "scores": []},
+    {"scores": [[[1.0], [1.0], [1.0]]]},
+    {"counts": [0]},
+]
 
 
-def test_a_folder_that_was_not_evaluated_says_how_to(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="descend evaluate"):
-        read_summary(tmp_path)
-    with pytest.raises(InputError, match="not a run folder"):
-        read_summary(tmp_path / "none")
+@pytest.mark.parametrize(
+    ("read", "content", "words"),
+    [
+        *(
+            (read_summary, content, r"summary\.json")
+            for content in ([], 3, None, "text", {}, {"runs": [], "folders": []})
+        ),
+        (read_summary, ..., "descend evaluate"),
+        (lambda folder: read_summary(folder / "none"), ..., "not a run folder"),
+        (read_config, {"architectures": ["BertModel"], "hidden_size": 8}, r"config\.json .*recipe"),
+        (read_groups, {"scores": [[1.0], [2.0]]}, "scores.*2.*2"),
+        *((read_groups, {"layers": LAYERS | each}, r"groups\.json.*layers") for each in DAMAGED),
+        *((Decisions, each, r"decisions\.json") for each in ([], {"noise": 0}, {"noise": 0, "texts": [ONE]})),
+        (Decisions, {"noise": 0, "texts": UNEVEN}, "each layer"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_one_line(tmp_path: Path, read, content: object, words: str) -> None:
+    name = {read_config: "config.json", read_groups: "groups.json", Decisions: "decisions.json"}.get(
+        read, "summary.json"
+    )
+    content = GROUPS | content if read is read_groups else content
+    if content is not ...:
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=words) as error:
+        read.read(tmp_path / name) if read is Decisions else read(tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_a_config_before_and_after_the_run_ends(tmp_path: Path) -> None:
@@ -160,22 +187,13 @@ def test_a_config_before_and_after_the_run_ends(tmp_path: Path) -> None:
     assert not read_config(tmp_path).finished
     config.model_copy(update={"seconds": 1.5, "sigma": 0.2}).write(tmp_path / "config.json")
     ended = read_config(tmp_path)
-    write_json(tmp_path / "model.json", {"architectures": ["BertModel"], "hidden_size": 8})
-    with pytest.raises(InputError, match=r"model\.json .*recipe"):
-        RunConfig.read(tmp_path / "model.json")
     assert ended.finished and (ended.sigma, ended.settings) == (0.2, {"data": "generated", "depth": 2})
 
 
-def test_groups_have_a_sum_for_every_group_and_level(tmp_path: Path) -> None:
+def test_groups_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read_groups(tmp_path) is None
-    groups = Groups.model_validate(GROUPS)
-    groups.write(tmp_path / "groups.json")
+    Groups.model_validate(GROUPS).write(tmp_path / "groups.json")
     assert json.loads((tmp_path / "groups.json").read_text()) == GROUPS | {"schema": SCHEMA}
-    layers = {"noise": [1.0], "counts": [5], "losses": []}
-    for change, named in (({"scores": [[1.0], [2.0]]}, "scores.*2.*2"), ({"layers": layers}, "layers")):
-        write_json(tmp_path / "groups.json", GROUPS | change)
-        with pytest.raises(InputError, match=named):
-            read_groups(tmp_path)
 
 
 def test_a_comparison_holds_whole_summaries(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def fake_run(
             "multipliers": multipliers.tolist(),
             "cap_multiplier": 0.0,
         },
-        **{"descending_share": 0.93 if constrained else 0.51, "alpha": alpha if constrained else None},
+        **{"descending_share": 0.93 if constrained else 0.51, "alpha": [alpha] if constrained else []},
     }
     (folder / "summary.json").write_text(json.dumps(summary | entries))
     with (folder / "records.jsonl").open("w") as file:

@@ -2,10 +2,17 @@
 
 from typing import Any
 
-from descend import DescentProblem, GaussianNoise
+import torch
+
+from descend import UT, DescentProblem, GaussianNoise, UTConfig
 from descend.evaluation.evaluate import Evaluator, Levels, Subject
 from descend.evaluation.layers import Batches, LayerLosses, measure
+from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig
 from descend.results import Provenance
+from descend.tasks.text import Classification, NextToken
+from descend.tasks.text.language import IGNORED
+from descend.tasks.video import VideoDenoising
+from tests.support.networks import causal, network
 
 PROVENANCE = Provenance(recipe="none", method="constrained", seed=0, model="none")
 
@@ -36,3 +43,26 @@ def outcome(evaluator: Evaluator, subject: Subject, levels: Levels | None = None
     results = list(evaluator(subject, levels or {}, **options))
     assert len(results) <= 1
     return results[0][1] if results else None
+
+
+def texts(count: int = 13, length: int = 12) -> list[dict[str, Any]]:
+    """Tokens with the labels of a language model, whose prompts are four tokens."""
+    ids = torch.randint(5, 40, (count, length), generator=torch.Generator().manual_seed(0)).tolist()
+    return [{"input_ids": row, "attention_mask": [1] * length, "labels": [IGNORED] * 4 + row[4:]} for row in ids]
+
+
+def windows(patches: int = 4) -> list[dict[str, Any]]:
+    return [{"patches": row} for row in torch.rand(13, 3, patches, 256, generator=torch.Generator().manual_seed(0))]
+
+
+def labelled() -> list[dict[str, Any]]:
+    return [row | {"labels": place % 3} for place, row in enumerate(texts())]
+
+
+CASES = {
+    "UT": lambda: (UT(UTConfig(depth=3)), VideoDenoising(), windows()),
+    "ViT": lambda: (ViTDenoiser(ViTDenoiserConfig(num_hidden_layers=3)), VideoDenoising(), windows(100)),
+    "classifier": lambda: (LayeredClassifier(network("distilbert")), Classification(), labelled()),
+    "language model": lambda: (LayeredCausalLM(causal()), NextToken(), texts()),
+}
+"""Kind → a model of 3 layers, its task and 13 samples."""

@@ -173,18 +173,15 @@ def report(words: Sequence[str]) -> None:
             "folder": dict(type=Path, help="folder of an evaluated run, a comparison or a sweep"),
         },
     ).folder
+    from descend.report import write_page, write_sweep
     from descend.results import read_comparison
 
     if (folder / "study.json").is_file():
         raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction page {folder}")
     if (folder / "sweep.json").is_file():
-        from descend.sweep.results import write_sweep
-
         print(write_sweep(folder))
         return
     comparison = read_comparison(folder)
-    from descend.report import write_page
-
     runs = _held([folder / each for each in comparison.folders])[1] if comparison else [folder]
     print(write_page(runs, folder))
 

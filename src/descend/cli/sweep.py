@@ -47,7 +47,8 @@ def sweep(words: Sequence[str]) -> None:
     name = settings.pop("recipe")
     del settings["output_dir"]
     methods = [method for part in options.method or ["erm,constrained"] for method in part.split(",")]
-    from descend.sweep.results import sentences, write_sweep
+    from descend.report import write_sweep
+    from descend.sweep.results import sentences
     from descend.sweep.space import read_ranges
     from descend.sweep.worker import sweep as search
 

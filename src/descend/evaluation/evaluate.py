@@ -11,7 +11,7 @@ from torch import Tensor
 
 from descend.core import DescentProblem
 from descend.evaluation.layers import Batches, LayerLosses, measure
-from descend.evaluation.needed import Baseline, layers_needed
+from descend.evaluation.needed import Evaluated, layers_needed
 from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
 from descend.models.layered import LayeredModel
@@ -91,7 +91,7 @@ class Subject:
     shift: str = "gaussian"
     batches: Batches = field(default_factory=Batches)
     probed: Probed | None = None
-    baseline: Baseline | None = None
+    baseline: Evaluated | None = None
 
     @property
     def curve(self) -> list[float]:
@@ -122,7 +122,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     model = subject.model if subject.probed is None else subject.probed
     noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
     if subject.baseline is not None:
-        subject.baseline.check_levels(noises)  # before anything is measured
+        subject.baseline.layers_at(noises)  # before anything is measured
     with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)

@@ -1,6 +1,5 @@
 """Early exits: the accuracy that is left if each sample stops at the first layer that is sure."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 from torch.utils.data import Dataset
 
 from descend.evaluation.evaluate import Levels, Subject
+from descend.evaluation.latency import now
 from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
 from descend.evaluation.satisfaction import CONFIDENCE
@@ -82,26 +82,15 @@ def _reached(measured: LayerLosses, task: Task, rule: ExitRule) -> ExitPoint:
 def _time_ratio(subject: Subject, rule: ExitRule) -> float:
     """Seconds with early exits over seconds of the whole forward pass, batch by batch in turn."""
     model: Any = subject.model
-
-    def finish() -> None:
-        if torch.device(subject.batches.device).type == "cuda":
-            torch.cuda.synchronize()
-
-    seconds = {"full": 0.0, "early": 0.0}
+    device, seconds = torch.device(subject.batches.device), [0.0, 0.0]
     model.eval()
     for turn, batch in enumerate(subject.batches.of(subject.data)):
         inputs = subject.task.inputs(batch)
-        runs = {
-            "full": lambda inputs=inputs: model(**inputs),
-            "early": lambda inputs=inputs: model.exits(inputs, rule.leave()),
-        }
-        if not turn:  # both are warm before they are timed
-            for warm in runs.values():
-                warm()
-            finish()
-        for name in sorted(runs, reverse=bool(turn % 2)):  # each goes first in turn
-            began = time.perf_counter()
-            runs[name]()
-            finish()
-            seconds[name] += time.perf_counter() - began
-    return seconds["early"] / seconds["full"]
+        runs = (lambda inputs=inputs: model(**inputs), lambda inputs=inputs: model.exits(inputs, rule.leave()))
+        for run in runs if not turn else ():  # both are warm before they are timed
+            run()
+        for early in (turn % 2, 1 - turn % 2):  # each goes first in turn
+            began = now(device)
+            runs[early]()
+            seconds[early] += now(device) - began
+    return seconds[1] / seconds[0]

@@ -66,27 +66,27 @@ def _by_blocks(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device
 
     def before(*_: Any) -> None:
         if not stamps:
-            stamps.append(_now(device))
+            stamps.append(now(device))
 
     with ExitStack() as stack:
         for block in blocks:
             stack.callback(block.register_forward_pre_hook(before).remove)
-            stack.callback(block.register_forward_hook(lambda *_: stamps.append(_now(device))).remove)
-        began = _now(device)
+            stack.callback(block.register_forward_hook(lambda *_: stamps.append(now(device))).remove)
+        began = now(device)
         state = model.layer_outputs(inputs)[-1]
-    read = _now(device)
+    read = now(device)
     model.readout(state[:, -1] if isinstance(model, LayeredCausalLM) else state)
-    readout = _now(device) - read
+    readout = now(device) - read
     return [stamp - began + readout for stamp in stamps]
 
 
 def _by_predictions(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device: torch.device) -> list[float]:
     """Seconds to each layer, of a model that computes a layer when its prediction is asked for."""
-    began = _now(device)
-    return [_now(device) - began for _ in model.predictions(inputs)]
+    began = now(device)
+    return [now(device) - began for _ in model.predictions(inputs)]
 
 
-def _now(device: torch.device) -> float:
+def now(device: torch.device) -> float:
     """The time at which all that was asked of the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -112,19 +112,9 @@ class LayerLosses:
 
     def at_exits(self, exits: slice) -> "LayerLosses":
         """The same of some of the exits, without logits."""
-
-        def part(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[:, exits].contiguous()
-
-        return LayerLosses(
-            self.losses[:, exits].contiguous(),
-            self.groups,
-            self.metrics[exits],
-            self.scores[:, exits].contiguous(),
-            part(self.decisions),
-            part(self.confidences),
-            fingerprint=self.fingerprint,
-        )
+        tables = ("losses", "scores", "decisions", "confidences")
+        parts = {name: values[:, exits].contiguous() for name in tables if (values := getattr(self, name)) is not None}
+        return replace(self, metrics=self.metrics[exits], logits=None, **parts)
 
     @property
     def ratios(self) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from scipy.stats import t as student
@@ -37,45 +37,38 @@ PLAIN = ("erm", "probe")
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """An evaluated model to whose full depth others are held: the best plain training of the same model.
+class Evaluated:
+    """An evaluated model. As a baseline it is what others are held to: the best plain training of the same model.
 
     Attributes:
         name: Its folder.
-        data: The data set's name, its split, the kind of noise, and the metric.
-        groups: Its ``groups.json``.
-        seed: The run's.
-        validation: Its layers on validation data; None where they were not measured.
+        summary: Its ``summary.json``.
+        groups: Its ``groups.json``, which a baseline has.
     """
 
     name: str
-    data: tuple[str, str, str, str]
-    groups: Groups
-    seed: int | None = None
-    validation: Validation | None = None
+    summary: Summary
+    groups: Groups | None
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The files of an evaluation.
+        """Read a baseline.
 
         Args:
             folder: An evaluated run, or the folder in it of an evaluation on other data.
 
         Raises:
-            InputError: If there was none, or a file is damaged.
+            InputError: If there was none, or a file is missing or damaged.
         """
-        return cls.taken(str(folder), read_summary(folder), read_groups(folder))
+        found = cls(str(folder), read_summary(folder), read_groups(folder))
+        if found.groups is None:
+            raise InputError(f"the baseline {folder} has no {GROUPS_FILE}: evaluate it again.")
+        return found
 
-    @classmethod
-    def taken(cls, name: str, summary: Summary, groups: Groups | None) -> Self:
-        """The same of files that are read already; ``name`` is the folder's.
-
-        Raises:
-            InputError: If there is no ``groups.json``.
-        """
-        if groups is None:
-            raise InputError(f"the baseline {name} has no {GROUPS_FILE}: evaluate it again.")
-        return cls(name, _data(summary), groups, summary.seed, summary.validation)
+    @property
+    def data(self) -> tuple[str, str, str, str]:
+        """The data set's name, its split, the kind of noise, and the metric."""
+        return self.summary.dataset, self.summary.split, self.summary.shift, self.summary.metric
 
     def of(self, data: tuple[str, str, str, str]) -> Self:
         """The baseline, for a model that is evaluated on these data.
@@ -102,8 +95,8 @@ class Baseline:
         Raises:
             InputError: If the baseline was measured on others or not at this level.
         """
-        measured = self.validation
-        levels = ",".join(f"{level:g}" for level in sorted({*self.groups.noise, noise}))
+        measured = self.summary.validation
+        levels = ",".join(f"{level:g}" for level in sorted({*self.summary.noise, noise}))
         again = f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
         if measured is None or (measured.samples, measured.fingerprint) != (samples, fingerprint):
             raise InputError(
@@ -117,11 +110,10 @@ class Baseline:
             )
         return measured.layer_metrics[noise][-1]
 
-    def check_levels(self, levels: Iterable[float]) -> None:
-        """Raise an `InputError` unless the baseline's layers were evaluated at these noise levels."""
+    def layers_at(self, levels: Iterable[float]) -> LayerGroups:
+        """The sums of a baseline's layers; an `InputError` unless they were evaluated at these noise levels."""
+        assert self.groups is not None
         layers = self.groups.layers
-        if layers is None or not layers.scores:
-            raise InputError(f"the baseline {self.name} is from an older version: evaluate it again.")
         if missing := [f"{level:g}" for level in levels if level not in layers.noise]:
             raise InputError(
                 f"the baseline {self.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
@@ -129,6 +121,28 @@ class Baseline:
             )
         if not np.isfinite([scores[-1] for scores in layers.scores]).all():
             raise InputError(f"the baseline {self.name} diverged: its last layer is not finite. Give another.")
+        return layers
+
+    def on_the_same(self, groups: Groups) -> LayerGroups:
+        """The sums of a baseline's layers, for a model with these groups.
+
+        Raises:
+            InputError: If the baseline was evaluated on other samples or at other levels.
+        """
+        ours, theirs = groups.layers, self.layers_at(groups.layers.noise)
+        assert self.groups is not None
+        if (ours.counts, groups.counts) != (theirs.counts, self.groups.counts):
+            raise InputError(
+                f"the baseline {self.name} was evaluated on {sum(theirs.counts)} samples in "
+                f"{len(self.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
+                "both on the same data."
+            )
+        if groups.fingerprint != self.groups.fingerprint:
+            raise InputError(
+                f"the baseline {self.name} was evaluated on other samples than this model, of the same number: their "
+                "targets differ. Evaluate both on the same data."
+            )
+        return theirs
 
 
 @dataclass(frozen=True)
@@ -231,7 +245,7 @@ class Against:
 
 def layers_needed(
     groups: Groups,
-    baseline: Baseline | None,
+    baseline: Evaluated | None,
     *,
     noise: float,
     higher_is_better: bool,
@@ -253,7 +267,7 @@ def layers_needed(
         Both; without a baseline there is nothing to keep.
 
     Raises:
-        InputError: If the baseline was evaluated on other samples or other noise, or either by an older version.
+        InputError: If the baseline was evaluated on other samples or other noise.
     """
     levels = held_to(groups, baseline, higher_is_better)
     trained = levels[noise]
@@ -262,22 +276,20 @@ def layers_needed(
         return None if layer is None or seconds is None else seconds[layer] / seconds[-1]
 
     chosen: dict[int, Choice | None] = {}
-    full = None
     with suppress(InputError):  # a baseline without this validation data: no K is chosen
         if validation:
             known = validation.samples, validation.fingerprint
             full = validation.metric[-1] if baseline is None else baseline.full_depth(*known, noise)
-    if validation and full is not None:
-        for percent in WITHIN:
-            layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
-            chosen[percent] = None
-            if layer is not None:
-                state, at_most = trained.state(layer, percent)
-                chosen[percent] = Choice(layer=layer, state=state, at_most=at_most, time=share(layer))
+            for percent in WITHIN:
+                layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
+                chosen[percent] = None
+                if layer is not None:
+                    state, at_most = trained.state(layer, percent)
+                    chosen[percent] = Choice(layer=layer, state=state, at_most=at_most, time=share(layer))
     smallest = trained.needed()
     needed = LayersNeeded(
         baseline=None if baseline is None else baseline.name,
-        seed=None if baseline is None else baseline.seed,
+        seed=None if baseline is None else baseline.summary.seed,
         noise=noise,
         within=smallest,
         time={percent: share(layer) for percent, layer in smallest.items()},
@@ -286,12 +298,10 @@ def layers_needed(
     return needed, {} if baseline is None else {level: against.kept() for level, against in levels.items()}
 
 
-def held_to(groups: Groups, baseline: Baseline | None, higher_is_better: bool) -> dict[float, Against]:
+def held_to(groups: Groups, baseline: Evaluated | None, higher_is_better: bool) -> dict[float, Against]:
     """A model's layers against a full depth, by noise level; arguments and errors are those of `layers_needed`."""
     ours = groups.layers
-    if ours is None or not ours.scores:
-        raise InputError("the layers' scores are unknown: an older version evaluated this model. Evaluate it again.")
-    theirs = ours if baseline is None else _of_the_same(groups, baseline)
+    theirs = ours if baseline is None else baseline.on_the_same(groups)
     return {
         level: Against(
             np.array(ours.counts),
@@ -306,32 +316,26 @@ def held_to(groups: Groups, baseline: Baseline | None, higher_is_better: bool) -
     }
 
 
-class Evaluated(NamedTuple):
-    """An evaluation: its folder, and the files in it."""
-
-    name: str
-    summary: Summary
-    groups: Groups | None
-
-
 def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
     """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
 
     That is the deepest run of `PLAIN` of the same model on the same data, with the same seed or with any. That run
     itself, and those without such a baseline, stay as they were evaluated.
     """
-    plain = [run for run in runs if run.summary.method in PLAIN]
+    plain = [run for run in runs if run.summary.method in PLAIN and run.groups]
     held = []
-    for _, summary, groups in runs:
-        same = [run for run in plain if _kind(run.summary) == _kind(summary)]
+    for run in runs:
+        summary, groups = run.summary, run.groups
+        same = [other for other in plain if _kind(other) == _kind(run)]
         seed = summary.seed  # in their order otherwise
-        same.sort(key=lambda run: (-run.summary.depth, run.summary.seed != seed, PLAIN.index(run.summary.method)))
-        layers = None if groups is None else groups.layers
-        if same and same[0].summary is not summary and groups and layers and summary.train_noise in layers.noise:
+        same.sort(
+            key=lambda other: (-other.summary.depth, other.summary.seed != seed, PLAIN.index(other.summary.method))
+        )
+        if same and same[0] is not run and groups and summary.train_noise in groups.layers.noise:
             with suppress(InputError):  # other samples or levels: its own full depth stays
                 needed, kept = layers_needed(
                     groups,
-                    Baseline.taken(*same[0]),
+                    same[0],
                     noise=summary.train_noise,
                     higher_is_better=summary.higher_is_better,
                     seconds=summary.latency.milliseconds if summary.latency else None,
@@ -342,30 +346,7 @@ def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
     return held
 
 
-def _kind(summary: Summary) -> tuple[object, ...]:
+def _kind(run: Evaluated) -> tuple[object, ...]:
     """What a run has in common with its baseline: the data, and the model but for its depth."""
-    return *_data(summary), summary.recipe, summary.model.rpartition("-")[0], summary.settings.get("model")
-
-
-def _data(summary: Summary) -> tuple[str, str, str, str]:
-    return summary.dataset, summary.split, summary.shift, summary.metric
-
-
-def _of_the_same(groups: Groups, baseline: Baseline) -> LayerGroups:
-    """The layers of a baseline that was evaluated on the same samples."""
-    ours, theirs = groups.layers, baseline.groups.layers
-    assert ours is not None
-    baseline.check_levels(ours.noise)
-    assert theirs is not None
-    if (ours.counts, groups.counts) != (theirs.counts, baseline.groups.counts):
-        raise InputError(
-            f"the baseline {baseline.name} was evaluated on {sum(theirs.counts)} samples in "
-            f"{len(baseline.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
-            "both on the same data."
-        )
-    if None not in (prints := {groups.fingerprint, baseline.groups.fingerprint}) and len(prints) > 1:
-        raise InputError(
-            f"the baseline {baseline.name} was evaluated on other samples than this model, of the same number: their "
-            "targets differ. Evaluate both on the same data."
-        )
-    return theirs
+    summary = run.summary
+    return *run.data, summary.recipe, summary.model.rpartition("-")[0], summary.settings.get("model")

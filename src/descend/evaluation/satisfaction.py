@@ -9,7 +9,7 @@ from torch import Tensor
 from descend.core import DescentProblem, refuse_negative
 from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
-from descend.jackknife import degrees_of_freedom
+from descend.jackknife import degrees_of_freedom, standard_error
 from descend.results import CONFIDENCE, ENOUGH_GROUPS, VIOLATION_TOLERANCE, Verdict
 
 
@@ -97,11 +97,10 @@ def margin_of_error(layers: LayerLosses, slopes: Tensor, tails: int) -> Tensor:
     Returns:
         (…), NaN below `ENOUGH_GROUPS` groups.
     """
-    groups, count = layers.group_count, len(layers.losses)
-    if groups < ENOUGH_GROUPS:
+    if layers.group_count < ENOUGH_GROUPS:
         return slopes.new_full(slopes.shape[:-1], math.nan)
-    sizes = layers.by_group(layers.losses.new_ones(count))
-    totals = layers.by_group(layers.losses - layers.losses.mean(0)) / (count - sizes)[:, None]
-    errors = ((totals @ slopes.flatten(0, -2).T).square().sum(0) * (groups - 1) / groups).sqrt()
-    quantile = student.ppf(1 - (1 - CONFIDENCE) / tails, degrees_of_freedom(sizes.numpy()))
-    return errors.unflatten(0, slopes.shape[:-1]) * float(quantile)
+    sizes = layers.by_group(layers.losses.new_ones(len(layers.losses))).numpy()
+    apart = layers.by_group(layers.losses - layers.losses.mean(0))  # small numbers round less
+    errors = standard_error((apart @ slopes.flatten(0, -2).T).numpy(), sizes)
+    quantile = student.ppf(1 - (1 - CONFIDENCE) / tails, degrees_of_freedom(sizes))
+    return torch.from_numpy(errors).unflatten(0, slopes.shape[:-1]) * float(quantile)

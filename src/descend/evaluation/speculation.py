@@ -1,6 +1,5 @@
 """Self-speculative decoding: the first k layers draft, the whole model checks (Elhoushi et al., 2024)."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from descend.evaluation.evaluate import Levels, Subject
+from descend.evaluation.latency import now
 from descend.evaluation.layers import evenly
 from descend.models.causal import LayeredCausalLM
 from descend.results import Drafts, Speculation
@@ -108,15 +108,13 @@ def _prompt(sample: dict[str, Any], ignored: int, device: torch.device | str) ->
 
 def _answers(model: LayeredCausalLM, asked: list[Tensor], **how: Any) -> tuple[list[Tensor], float]:
     """Each prompt with what was written after it, and seconds."""
-    answers, began = [], time.perf_counter()
+    answers, began = [], now(asked[0].device)
     for ids in asked:
         room = min(NEW_TOKENS, model.limits["length"] - ids.shape[1])
         settings = {"max_new_tokens": room, "do_sample": False, "attention_mask": torch.ones_like(ids), **how}
         network: Any = model.saved
         answers.append(network.generate(input_ids=ids, **settings) if room > 1 else ids)
-    if asked[0].device.type == "cuda":
-        torch.cuda.synchronize()
-    return answers, time.perf_counter() - began
+    return answers, now(asked[0].device) - began
 
 
 def _length(answers: list[Tensor], asked: list[Tensor]) -> int:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-CONFIDENCE = 0.95
+from descend.results import CONFIDENCE
 
 
 class Paired(NamedTuple):

@@ -1,14 +1,13 @@
 """What a section begins with: how many layers suffice, and the numbers with their intervals."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import isfinite
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 import numpy as np
 
-from descend.report.intervals import GroupScores, Jackknife
+from descend.report.intervals import Jackknife
 from descend.report.runs import Arm, Group, RunView, by_run, format_alpha, mean_rows
 from descend.report.tables import Cell, Row, Table, duration, number
 from descend.results import ENOUGH_GROUPS, WITHIN
@@ -54,41 +53,45 @@ def _needed(group: Group) -> Table:
 
 def numbers(group: Group) -> tuple[Table, list[str]]:
     """The arms' measure at half and full depth, differences from plain training, and their means over noise."""
-    measure, level, shown = group.measure, group.train_noise, group.arms
-    depth = group.depth
-    baseline = next((arm for arm in shown if arm.summary.method == "erm"), None)
-    asked = any(run.summary.asked for run in group.runs)
-    higher = group.summary.higher_is_better
-    several = len(group.noise_levels) > 1
-    heads = [measure.name, f"Half depth, layer {depth // 2}", f"Full depth, layer {depth}"]
-    heads += [f"Minus {baseline.label}"] if baseline and len(shown) > 1 else []
-    heads += [f"{group.metric}, mean over noise"] * several + ["Area over γ"] * (several and higher)
-    heads += ["Feasible"] * asked + ["Training"]
-    rows, found = [], []
-    for arm in shown:
-        summaries = [run.summary for run in arm.runs]
-        own = [len(row) - 1 for row in arm.along(measure.entry, level)]
-        values, known = _estimate(group, arm)
-        last = min(own, default=0)
-        cells = [Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else "")]
-        cells += [_cell(values, known, layer) if layer <= last else Cell("–") for layer in (depth // 2, last)]
-        found += [known] if known else []
-        if baseline and len(shown) > 1:
-            cells.append(Cell("itself") if arm is baseline else _difference(group, arm, baseline))
-        cells += [Cell(_spread([summary.mean for summary in summaries]))] * several
-        cells += [Cell(_spread([summary.auc for summary in summaries]))] * (several and higher)
-        cells += [_feasible(arm.runs)] * asked
-        seconds = [summary.seconds for summary in summaries if summary.seconds is not None]
-        cells.append(Cell(duration(fmean(seconds)) if seconds and isfinite(fmean(seconds)) else "–"))
-        rows.append(Row(cells, arm.style))
-    return Table(heads, [("", rows)]), [_words(group, found), *evaluated_differently(group)]
+    measure, depth, arms, several = group.measure, group.depth, group.arms, len(group.noise_levels) > 1
+    baseline = next((arm for arm in arms if arm.summary.method == "erm"), None)
+    known = {arm.label: _jackknife(group, arm.runs) for arm in arms}
+
+    def at(arm: Arm, layer: int) -> Cell:
+        rows = arm.along(measure.entry, group.train_noise)
+        last = min((len(row) - 1 for row in rows), default=0)
+        if layer > last and layer < depth:
+            return Cell("–")
+        return _cell(np.array(mean_rows(rows)), known[arm.label], min(layer, last))
+
+    def spread(arm: Arm, entry: str) -> Cell:
+        return Cell(_spread([getattr(run.summary, entry) for run in arm.runs]))
+
+    columns: dict[str, Callable[[Arm], Cell]] = {
+        measure.name: lambda arm: Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
+        f"Half depth, layer {depth // 2}": lambda arm: at(arm, depth // 2),
+        f"Full depth, layer {depth}": lambda arm: at(arm, depth),
+    }
+    if baseline and len(arms) > 1:
+        columns[f"Minus {baseline.label}"] = lambda arm: (
+            Cell("itself") if arm is baseline else _difference(group, arm, baseline)
+        )
+    if several:
+        columns[f"{group.metric}, mean over noise"] = lambda arm: spread(arm, "mean")
+    if several and group.summary.higher_is_better:
+        columns["Area over γ"] = lambda arm: spread(arm, "auc")
+    if any(run.summary.asked for run in group.runs):
+        columns["Feasible"] = lambda arm: _feasible(arm.runs)
+    columns["Training"] = _time
+    rows = [Row([cell(arm) for cell in columns.values()], arm.style) for arm in arms]
+    found = [each for each in known.values() if each]
+    return Table([*columns], [("", rows)]), [_words(group, found), *evaluated_differently(group)]
 
 
-def _estimate(group: Group, arm: Arm) -> tuple[np.ndarray, Jackknife | None]:
-    """The means over seeds of layers 0 … L, and what their intervals follow from where that is known."""
-    tables = _tables(group, arm.runs)
-    values = np.array(mean_rows(arm.along(group.measure.entry, group.train_noise)))
-    return values, Jackknife.of(tables) if tables else None
+def _time(arm: Arm) -> Cell:
+    """The mean training time of an arm's runs; a dash where it is not known."""
+    seconds = [run.summary.seconds for run in arm.runs if run.summary.seconds is not None]
+    return Cell(duration(fmean(seconds)) if seconds and isfinite(fmean(seconds)) else "–")
 
 
 def _cell(values: np.ndarray, known: Jackknife | None, layer: int, sign: str = "") -> Cell:
@@ -101,28 +104,34 @@ def _cell(values: np.ndarray, known: Jackknife | None, layer: int, sign: str = "
 def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
     """At full depth, of the seeds that both arms have on the same samples; a dash where there are none."""
     shared = {run.summary.seed for run in arm.runs} & {run.summary.seed for run in baseline.runs}
-    pair = [replace(each, runs=[run for run in each.runs if run.summary.seed in shared]) for each in (arm, baseline)]
-    if not shared and len(arm.runs) == len(baseline.runs) == 1:
-        pair = [arm, baseline]
-    if not pair[0].runs or not _tables(group, [*pair[0].runs, *pair[1].runs]):
+    alone = not shared and len(arm.runs) == len(baseline.runs) == 1
+    ours, theirs = ([run for run in each.runs if alone or run.summary.seed in shared] for each in (arm, baseline))
+    found = _sums(group, [*ours, *theirs])
+    if found is None:
         return Cell("–")
-    (values, known), (base, base_known) = (_estimate(group, each) for each in pair)
-    return _cell(values - base, known - base_known if known and base_known else None, -1, "+")
+    sums, sizes, root = found
+    apart = Jackknife.of(sums[: len(ours)], sizes, root) - Jackknife.of(sums[len(ours) :], sizes, root)
+    return _cell(apart.by_seed.mean(0), apart, -1, "+")
 
 
-def _tables(group: Group, runs: Sequence[RunView]) -> list[GroupScores]:
-    """Each run's sums over groups of samples, layers in place of noise levels; empty if they are not known or alike."""
-    tables: list[GroupScores] = []
-    is_loss = group.measure.entry == "layer_losses"
+def _jackknife(group: Group, runs: Sequence[RunView]) -> Jackknife | None:
+    found = _sums(group, runs)
+    return None if found is None else Jackknife.of(*found)
+
+
+def _sums(group: Group, runs: Sequence[RunView]) -> tuple[np.ndarray, np.ndarray, bool] | None:
+    """The arguments of `Jackknife.of`; None if a run has no sums over groups, or the runs' groups or depths differ."""
+    is_loss, rows, sizes = group.measure.entry == "layer_losses", [], []
     for run in runs:
-        layers = run.groups.layers if run.groups else None
-        sums = (layers.losses if is_loss else layers.scores) if layers else []
-        if run.groups is None or layers is None or not sums or group.train_noise not in layers.noise:
-            return []
-        rows = np.array(sums[layers.noise.index(group.train_noise)], float)
-        root = run.groups.root and not is_loss
-        tables.append(GroupScores(np.arange(len(rows)), root, np.array(layers.counts, float), rows, run.groups.single))
-    return tables if all(table.like(tables[0]) for table in tables) else []
+        if run.groups is None or group.train_noise not in run.groups.layers.noise:
+            return None
+        layers = run.groups.layers
+        rows.append((layers.losses if is_loss else layers.scores)[layers.noise.index(group.train_noise)])
+        sizes.append(layers.counts)
+    if not rows or any((each, len(row)) != (sizes[0], len(rows[0])) for each, row in zip(sizes, rows, strict=True)):
+        return None
+    root = bool(runs[0].groups and runs[0].groups.root)
+    return np.array(rows, float), np.array(sizes[0], float), root and not is_loss
 
 
 def _words(group: Group, intervals: Sequence[Jackknife]) -> str:

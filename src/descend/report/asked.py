@@ -110,9 +110,12 @@ def _without_title(words: str) -> str:
 
 def _beside_input(group: Group, run: RunView) -> str:
     """The metric of an output that is worse than the noisy input itself; else empty."""
-    if run.summary.depth not in run.summary.worse_than_input:
+    given, rows = group.input_value, run.summary.layer_metrics.get(group.train_noise)
+    if given is None or not rows:
         return ""
-    value, given = run.summary.layer_metrics[group.train_noise][-1], group.input_value
+    value, sign = rows[-1], 1 if run.summary.higher_is_better else -1
+    if sign * value >= sign * given:
+        return ""
     return f"{group.metric} of the output at the training noise {number(value)}, of the noisy input {number(given)}."
 
 

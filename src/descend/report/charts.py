@@ -90,6 +90,7 @@ def chart(
     series: Sequence[Series],
     *,
     log: bool | None = False,
+    log_x: bool = False,
     layers: bool = False,
     mark: tuple[float, str] | None = None,
     level: float | None = None,
@@ -104,6 +105,7 @@ def chart(
         series: What is drawn.
         log: Whether the vertical axis is logarithmic if values are spread; None for a linear one from 0 if they are not
             spread widely.
+        log_x: Whether the horizontal axis is logarithmic.
         layers: Whether the horizontal axis counts layers.
         mark: A place on the horizontal axis where a dashed line stands, and its label.
         level: A value at which a dashed line lies.
@@ -125,20 +127,28 @@ def chart(
         low, high = min(values, default=0), max(values, default=0)
         if low > 0 and high > low * (LOG_FROM if log is None else 3 if log else inf):
             cell.set_yscale("log")
-            cell.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            cell.yaxis.set_major_formatter("{x:g}")
-            cell.yaxis.set_minor_locator(NullLocator())
+            _tick(cell.yaxis, (1, 2, 5))
         elif log is None and low >= 0:
             cell.set_ylim(0, 1.03 if high <= 1 else 1.1 * high)
+        if log_x:
+            cell.set_xscale("log")
+            _tick(cell.xaxis, (1, 3))
         if layers:
             cell.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        cell.set_xlabel(axes[0])
+        cell.set_xlabel(_safe(axes[0]))
         cell.set_ylabel(_safe(axes[1]))
         if cell.get_legend_handles_labels()[1]:
             figure.legend(loc="outside upper left", ncols=2, fontsize=8.5)
         drawing = io.StringIO()
         figure.savefig(drawing, format="svg", metadata={"Date": None, "Creator": None})
     return Chart(heading, words, _svg(drawing.getvalue(), heading), _numbers(axes[0], series))
+
+
+def _tick(axis: Any, digits: Sequence[float]) -> None:
+    """Plain numbers on a logarithmic axis, those with these first digits."""
+    axis.set_major_locator(LogLocator(subs=digits))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def _draw(cell: Any, series: Series) -> None:

@@ -163,10 +163,9 @@ def prices(group: Group) -> list[Chart]:
         if run := next((run for run in arm.runs if run.history), None):
             whose = f" ({arm.label})" if len(bound) > 1 else ""
             found.append(chart(f"Multipliers{whose}", words, ("training step", "multiplier λ"), _multipliers(run)))
-    shown, series = [run for arm in bound for run in arm.runs if run.summary.violations], []
-    styles = {id(run): arm for arm in bound for run in arm.runs}
-    for place, run in enumerate(shown):
-        summary, arm = run.summary, styles[id(run)]
+    shown, series = [(arm, run) for arm in bound for run in arm.runs if run.summary.violations], []
+    for place, (arm, run) in enumerate(shown):
+        summary = run.summary
         known = not summary.few_groups and summary.violation_intervals
         layers = [layer for layer in range(1, summary.depth + 1) if summary.asks(layer)]
         places = _beside(summary.depth, place, len(shown))

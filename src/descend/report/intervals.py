@@ -1,6 +1,5 @@
 """95 % intervals of a metric over seeds and groups of samples, by the jackknife."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -8,50 +7,20 @@ import numpy as np
 from scipy.stats import t as student
 
 from descend.jackknife import degrees_of_freedom
-
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class GroupScores:
-    """A run's metric as sums over groups of samples.
-
-    Attributes:
-        noise: Levels γ, (G,).
-        root: Whether the metric is the root of the mean score.
-        counts: Samples in each group, (N,).
-        scores: Sums of the scores, (G, N); NaN where one was not finite.
-        single: Whether the groups are the samples of a single clip, so that they say nothing about other clips.
-    """
-
-    noise: np.ndarray
-    root: bool
-    counts: np.ndarray
-    scores: np.ndarray
-    single: bool = False
-
-    def values(self, weights: np.ndarray) -> np.ndarray:
-        """The metric at every level, (K, G), with each group weighted by (K, N) weights."""
-        with np.errstate(all="ignore"):  # what has diverged
-            means = (weights @ self.scores.T) / (weights @ self.counts)[:, None]
-            return np.sqrt(means) if self.root else means
-
-    def like(self, other: "GroupScores") -> bool:
-        """Whether two runs were evaluated at the same levels on the same groups."""
-        return np.array_equal(self.noise, other.noise) and np.array_equal(self.counts, other.counts)
+from descend.results import CONFIDENCE
 
 
 @dataclass(frozen=True)
 class Jackknife:
-    """Means over seeds, at each of G noise levels or layers, with their values without each group of samples.
+    """The metric of layers 0 … L in each of S runs, and its mean over them without each of N groups of samples.
 
     Its interval is a verdict's, see `descend.evaluation.satisfaction.margin_of_error`. With one seed it is that of this
     trained model. With several, the variance between seeds is added, with Satterthwaite's degrees of freedom for the
     sum.
 
     Attributes:
-        by_seed: The values of each run, (S, G).
-        without: The mean over runs where one group is left out, (N, G).
+        by_seed: The values of each run, (S, L+1).
+        without: The mean over runs where one group is left out, (L+1, N).
         sizes: Samples in each group, (N,).
     """
 
@@ -60,11 +29,20 @@ class Jackknife:
     sizes: np.ndarray
 
     @classmethod
-    def of(cls, tables: Sequence[GroupScores]) -> Self:
-        """From the groups of each seed's run, all on the same data."""
-        sizes = tables[0].counts
-        without = np.mean([table.values(1 - np.eye(len(sizes))) for table in tables], axis=0)
-        return cls(np.concatenate([table.values(np.ones((1, len(sizes)))) for table in tables]), without, sizes)
+    def of(cls, sums: np.ndarray, sizes: np.ndarray, root: bool = False) -> Self:
+        """From sums of scores over groups.
+
+        Args:
+            sums: Of each run, all on the same groups, (S, L+1, N); NaN where one was not finite.
+            sizes: Samples in each group, (N,).
+            root: Whether the metric is the root of the mean score.
+        """
+        total = sums.sum(-1, keepdims=True)
+        with np.errstate(all="ignore"):  # a single group, and what has diverged
+            values, without = total / sizes.sum(), (total - sums) / (sizes.sum() - sizes)
+            if root:
+                values, without = np.sqrt(values), np.sqrt(without)
+        return cls(values[..., 0], without.mean(0), sizes)
 
     def __sub__(self, other: Self) -> Self:
         """The difference from another method's, of the same seeds on the same groups."""
@@ -74,7 +52,7 @@ class Jackknife:
         """The 95 % intervals; both ends are NaN where a single group leaves them unknown, or a run has diverged."""
         groups, seeds, value = len(self.sizes), len(self.by_seed), self.by_seed.mean(0)
         with np.errstate(all="ignore"):  # what has diverged
-            by_groups = (groups - 1) / groups * ((self.without - value) ** 2).sum(0)
+            by_groups = (groups - 1) / groups * ((self.without - value[:, None]) ** 2).sum(1)
             by_seeds = self.by_seed.var(0, ddof=1) / seeds if seeds > 1 else np.zeros_like(by_groups)
             variance = by_seeds + by_groups
             spread = by_seeds**2 / max(seeds - 1, 1) + by_groups**2 / degrees_of_freedom(self.sizes)

@@ -1,7 +1,6 @@
 """Pages from templates: Jinja2 with autoescape, one self-contained HTML file, written in one piece."""
 
 import json
-import os
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +11,7 @@ from markupsafe import Markup
 
 from descend.report.charts import GRID, INK, MUTED
 from descend.report.runs import SPARE_STYLES, STYLES
-from descend.results import PART
+from descend.results import put
 from descend.results.ownership import PAGE_FILE, refuse_foreign
 
 PACKAGE = "descend.report"
@@ -44,14 +43,13 @@ def write_page_of(template: str, out: Path, **values: Any) -> Path:
     Returns:
         The file written.
     """
-    css = Markup(_asset("page.css").replace("/* colours */", _colours()))
-    page = environment().get_template(template).render(css=css, js=Markup(_asset("page.js")), **values)
+    css, js = (files(PACKAGE).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    css = css.replace("/* colours */", _colours())
+    page = environment().get_template(template).render(css=Markup(css), js=Markup(js), **values)
     path = out / PAGE_FILE if out.is_dir() else out
     refuse_foreign([path], "another place")
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{PART}-{os.getpid()}-{path.name}")
-    part.write_bytes(page.encode(errors="replace"))  # a folder's name need not be UTF-8
-    part.replace(path)
+    put(path, lambda part: part.write_bytes(page.encode(errors="replace")))  # a folder's name need not be UTF-8
     return path
 
 
@@ -60,8 +58,3 @@ def _colours() -> str:
     dark = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)}
     dark |= {INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"}
     return " ".join(f"--c{light[1:]}: {colour};" for light, colour in dark.items())
-
-
-def _asset(name: str) -> str:
-    """A text file of this package."""
-    return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")

@@ -280,14 +280,13 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
 
 def _arms(runs: Sequence[RunView]) -> list[Arm]:
     gathered: list[list[RunView]] = []
-    order = list(METHOD_NAMES)
-    for run in sorted(runs, key=lambda run: (*order, run.summary.method).index(run.summary.method)):
-        for members in gathered:
-            if (members[0].summary.method, members[0].setting) == (run.summary.method, run.setting):
-                members.append(run)
-                break
-        else:
-            gathered.append([run])
+    for run in sorted(runs, key=lambda run: (*METHOD_NAMES, run.summary.method).index(run.summary.method)):
+        alike = (
+            each for each in gathered if (each[0].summary.method, each[0].setting) == (run.summary.method, run.setting)
+        )
+        if not (seeds := next(alike, [])):
+            gathered.append(seeds)
+        seeds.append(run)
     arms: list[Arm] = []
     for members in gathered:
         method = members[0].summary.method

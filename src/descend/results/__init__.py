@@ -63,8 +63,16 @@ from descend.results.summary import (
 )
 from descend.results.tasks import Completion, TaskComparison, TaskCurve, TaskResults, TaskRun, read_completions
 from descend.results.trained import CERTIFIED_FILE, TRAINED_FILE, TRAINED_KEY, CertifiedExit, Trained, read_trained
-from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, STATUSES, VIOLATION_TOLERANCE, Status, Verdict
-from descend.results.wording import certificate_sentence, verdict_sentence
+from descend.results.verdict import (
+    CONFIDENCE,
+    ENOUGH_GROUPS,
+    STATUSES,
+    VIOLATION_TOLERANCE,
+    Status,
+    Verdict,
+    certificate_sentence,
+    verdict_sentence,
+)
 
 __all__ = [
     "CERTIFIED_FILE",

@@ -44,19 +44,11 @@ def nan_for_null(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def empty_for_null(value: Any) -> Any:
-    """Null in JSON stands for an empty list."""
-    return [] if value is None else value
-
-
 Number = Annotated[float, BeforeValidator(nan_for_null)]
 """A number; in JSON null stands for one that is not finite, such as the loss of a diverged model."""
 
-Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
-Flag = Annotated[bool, BeforeValidator(lambda value: False if value is None else value)]
-
-Numbers = Annotated[list[Number], BeforeValidator(empty_for_null)]
-OptionalNumbers = Annotated[list[float | None], BeforeValidator(empty_for_null)]
+Numbers = list[Number]
+OptionalNumbers = list[float | None]
 """A list with None where there is nothing to say, for example where a layer has no constraint."""
 
 ByLevel = dict[float, list[Number]]

@@ -61,9 +61,7 @@ def card_of_run(
         evaluated = read_summary(folder)
         summary = evaluated if evaluated.checkpoint == checkpoint else None
     settings: dict[str, Any] = config.settings
-    old: dict[str, Any] = {"version": config.descend, "method": config.method, "seed": config.seed}
-    old |= {name: settings[name] for name in ("noise", "noise_is") if name in settings}
-    trained = read_trained(folder / checkpoint) or Trained(**old, temperature=config.temperature or 1.0)
+    trained = read_trained(folder / checkpoint) or Trained(method=config.method, seed=config.seed)
     start = str(settings.get("pretrained") or settings.get("model") or SMALL)
     begin = "" if start == SMALL else f", starting from {hub_name(start) or Path(start).name}"
     noise_on, read = "the input embedding", "The same head reads a prediction after every layer."

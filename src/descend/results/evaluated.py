@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from descend.results.base import GROUPS_FILE, File, Number, Part
 
@@ -20,27 +20,24 @@ class LayerGroups(Part):
         noise: Levels γ, K numbers.
         counts: Samples in each block, B numbers.
         losses: Sums of the losses, (K, L+1, B).
-        scores: Sums of the metric's scores, (K, L+1, B); empty in files that are older than this entry, and for a task
-            without a score per sample.
+        scores: Sums of the metric's scores, (K, L+1, B).
     """
 
-    noise: list[float]
-    counts: list[int]
+    noise: list[float] = Field(min_length=1)
+    counts: list[PositiveInt] = Field(min_length=1)
     losses: list[list[list[Number]]]
-    scores: list[list[list[Number]]] = []
+    scores: list[list[list[Number]]]
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
-        if not self.noise or not self.counts or min(self.counts) < 1:
-            raise ValueError("layers.noise must hold at least one level, and layers.counts samples of each block")
-        layers = len(self.losses[0]) if self.losses else 0
-        for name, sums in (("losses", self.losses), ("scores", self.scores or self.losses)):
-            shape = {len(sums) == len(self.noise)} | {len(rows) == layers > 1 for rows in sums}
-            if not all(shape | {len(row) == len(self.counts) for rows in sums for row in rows}):
-                raise ValueError(
-                    f"layers.{name} must have one row per layer, of at least 2, at each of {len(self.noise)} noise "
-                    f"levels, with {len(self.counts)} sums each"
-                )
+        layers = {len(rows) for sums in (self.losses, self.scores) for rows in sums}
+        blocks = {len(row) for sums in (self.losses, self.scores) for rows in sums for row in rows}
+        whole = {len(self.losses), len(self.scores)} == {len(self.noise)} and blocks == {len(self.counts)}
+        if not whole or len(layers) != 1 or layers == {1}:
+            raise ValueError(
+                f"layers.losses and layers.scores must have one row per layer, of at least 2, at each of "
+                f"{len(self.noise)} noise levels, with {len(self.counts)} sums each"
+            )
         return self
 
 
@@ -54,30 +51,26 @@ class Groups(File):
         root: Whether the metric is the root of the mean score.
         single: Whether the groups are the samples of a single one.
         counts: Samples in each group, N numbers.
-        scores: Sums of the scores, (G, N); empty for a task without a score per sample.
+        scores: Sums of the scores, (G, N).
         layers: The losses and scores of all layers.
-        fingerprint: A hash of the samples' targets in their order; None in files of older versions.
+        fingerprint: A hash of the samples' targets in their order.
     """
 
-    noise: list[float]
+    noise: list[float] = Field(min_length=1)
     root: bool
     single: bool = False
-    counts: list[int]
+    counts: list[PositiveInt]
     scores: list[list[Number]]
-    layers: LayerGroups | None = None
+    layers: LayerGroups
     fingerprint: str | None = None
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
-        if not self.noise:
-            raise ValueError("noise must hold at least one level; got none")
-        if len(self.scores) not in (0, len(self.noise)) or any(len(row) != len(self.counts) for row in self.scores):
+        if [len(row) for row in self.scores] != [len(self.counts)] * len(self.noise):
             raise ValueError(
                 f"scores must have {len(self.counts)} sums at each of {len(self.noise)} noise levels; got "
                 f"{len(self.scores)} rows of {sorted({len(row) for row in self.scores})}"
             )
-        if not all(count > 0 for count in self.counts):
-            raise ValueError("counts must be above 0: a group has samples")
         return self
 
 

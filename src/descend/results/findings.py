@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import model_validator
 
-from descend.results.base import ByLevel, Number, Part, Text
+from descend.results.base import ByLevel, Number, Part
 
 WITHIN = (1, 2, 5)
 """How far from full depth, in percent, `AnytimeCurve.first_within` and `LayersNeeded` look."""
@@ -220,7 +220,7 @@ class Latency(Part):
         milliseconds: Per sample, up to each layer 0 … L and one readout there: the sum of the least times of its parts.
     """
 
-    device: Text
+    device: str
     batch_size: int
     milliseconds: list[Number]
 

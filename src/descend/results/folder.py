@@ -121,7 +121,7 @@ def _warn_unlocked(folder: Path, why: str) -> None:
 
 
 def put(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file in one piece: a reader sees the old file or the new one, never half of it.
+    """Write a file in one piece: a reader sees the old file or the new one, never half of it, whoever else writes it.
 
     Args:
         path: The file.
@@ -130,7 +130,7 @@ def put(path: Path, write: Callable[[Path], Any]) -> None:
     Raises:
         SaveError: If it can't be written; the file is as it was.
     """
-    part = path.with_name(f"{PART}-{path.name}")
+    part = path.with_name(f"{PART}-{os.getpid()}-{path.name}")
     try:
         part.touch()
         usual = part.stat().st_mode

@@ -1,7 +1,7 @@
 """What was found of an evaluated run: ``summary.json``, of one run or of a comparison."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -19,8 +19,6 @@ from descend.results.base import (
     Numbers,
     OptionalNumbers,
     Part,
-    Text,
-    empty_for_null,
     nan_for_null,
     parse,
     run_name,
@@ -50,10 +48,6 @@ LAST_TRAINED = "Last trained by Descend"
 
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
-
-
-def _listed(value: Any) -> Any:
-    return [] if value is None else [value] if isinstance(value, int | float) else value
 
 
 def anytime_curves(layer_metrics: ByLevel, higher_is_better: bool) -> list[AnytimeCurve]:
@@ -93,10 +87,10 @@ class Provenance(Part):
     multipliers: Numbers = []
     cap_multiplier: float | None = None
     slack: Numbers = []
-    binding: Annotated[list[int], BeforeValidator(empty_for_null)] = []
+    binding: list[int] = []
     seconds: float | None = None
     temperature: float | None = None
-    note: Text = ""
+    note: str = ""
 
 
 class Summary(Verdict, Provenance, File):
@@ -153,13 +147,13 @@ class Summary(Verdict, Provenance, File):
     train_noise: float
     train_value: Annotated[float | None, BeforeValidator(nan_for_null)] = None
     layer_losses: ByLevel
-    layer_metrics: Annotated[ByLevel, BeforeValidator(lambda rows: rows or {})] = {}
+    layer_metrics: ByLevel = {}
     input_metrics: dict[float, Number] = {}
-    anytime: Annotated[list[AnytimeCurve], BeforeValidator(empty_for_null)] = Field(
+    anytime: list[AnytimeCurve] = Field(
         default_factory=lambda known: anytime_curves(known["layer_metrics"], known["higher_is_better"])
     )
-    verdict: Text = ""
-    certificate: Text = ""
+    verdict: str = ""
+    certificate: str = ""
     descending_share: float | None = None
     ratios: Ratios = Ratios()
     settled_layer: SettledLayer | None = None
@@ -168,7 +162,7 @@ class Summary(Verdict, Provenance, File):
     dataset: str
     split: str = "test"
     shift: str = "gaussian"
-    alpha: Annotated[list[float], BeforeValidator(_listed)] = []
+    alpha: list[float] = []
     target: str | None = None
     strength: float | None = None
     limits: OptionalNumbers = []
@@ -206,35 +200,23 @@ class Summary(Verdict, Provenance, File):
         depth = self.depth
         if not 1 <= depth <= MOST_LAYERS:
             raise ValueError(f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}")
-        rows = [("anytime", len(curve.metric)) for curve in self.anytime]
-        rows += [(name, len(row)) for name, level_rows in by_level.items() for row in level_rows.values()]
-        rows += [("latency", len(self.latency.milliseconds))] if self.latency else []
-        rows += [("validation", len(self.validation.metric))] if self.validation else []
-        optional: dict[str, list[Any]] = {
-            "limits": self.limits,
-            "settled_layer": self.settled_layer.shares if self.settled_layer else [],
-        }
-        rows += [(name, len(row)) for name, row in optional.items() if row]
-        lengths = [(name, length) for name, length in rows if length != depth + 1]
-        for name in ("violations", "violation_intervals", "bounds", "certified"):
-            lengths += [(name, length)] if (length := len(getattr(self, name))) not in (0, depth) else []
+        rows: list[tuple[str, Sized]] = [("anytime", curve.metric) for curve in self.anytime]
+        rows += [(name, row) for name, level_rows in by_level.items() for row in level_rows.values()]
+        rows += [("latency", self.latency.milliseconds)] if self.latency else []
+        rows += [("validation", self.validation.metric)] if self.validation else []
+        rows += [("limits", self.limits)] if self.limits else []
+        rows += [("settled_layer", self.settled_layer.shares)] if self.settled_layer else []
+        of_constraints = ("violations", "violation_intervals", "bounds", "certified")
+        steps: list[tuple[str, Sized]] = [(name, getattr(self, name)) for name in of_constraints]
+        lengths = [(name, len(row)) for name, row in rows if len(row) != depth + 1]
+        lengths += [(name, len(row)) for name, row in steps if len(row) not in (0, depth)]
         quantiles, by_layer = self.ratios.quantiles, self.ratios.by_layer
-        fits = len(by_layer) == depth and len(quantiles) >= 2 and all(len(row) == len(quantiles) for row in by_layer)
-        lengths += [("ratios", len(by_layer))] if by_layer and not fits else []
+        if by_layer and [len(row) for row in by_layer] != [max(len(quantiles), 2)] * depth:
+            lengths.append(("ratios", len(by_layer)))
         if lengths:
             name, length = lengths[0]
             raise ValueError(f"{name} must have one entry per layer, of {depth} layers; got {length}")
         return self
-
-    @property
-    def worse_than_input(self) -> list[int]:
-        """The layers 1 … L whose metric at the training noise is worse than that of the input itself."""
-        given = self.input_metrics.get(self.train_noise)
-        if given is None or not self.train_noise:
-            return []
-        sign = 1 if self.higher_is_better else -1
-        rows = self.layer_metrics.get(self.train_noise, [])
-        return [layer for layer, value in enumerate(rows) if layer and not sign * value >= sign * given]
 
     @property
     def headline(self) -> str:
@@ -339,12 +321,8 @@ class Summary(Verdict, Provenance, File):
     @classmethod
     def _name_exit_values(cls, content: Any) -> Any:
         """In the file an exit's value has the metric's name."""
-        if not isinstance(content, Mapping):
-            return content
-        exits, metric = content.get("exit"), content.get("metric")
-        if not isinstance(exits, Mapping) or not isinstance(metric, str):
-            return content if exits or "exit" not in content else {**content, "exit": None}
-        return {**content, "exit": _renamed(exits, metric, "value") or None}
+        exits = content.get("exit") if isinstance(content, Mapping) else None
+        return {**content, "exit": _renamed(exits, content.get("metric"), "value")} if exits else content
 
     @model_serializer(mode="wrap")
     def _name_exit_values_again(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Searched(Part):
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         known = self.choices or {"low", "high"} <= self.model_fields_set
-        if not known or not math.isfinite(self.low) or not math.isfinite(self.high) or (self.log and self.low <= 0):
+        if not known or not -math.inf < self.low <= self.high < math.inf or (self.log and self.low <= 0):
             raise ValueError(f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}")
         return self
 

@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from descend.errors import InputError
 from descend.reading import read_json
-from descend.results.base import File, Number, Numbers, OptionalNumbers, Part, Text, parse
+from descend.results.base import File, Number, Numbers, OptionalNumbers, Part, parse
 
 
 class TaskRun(Part):
@@ -45,7 +45,7 @@ class TaskMetric(Part):
     run: int
     task: str
     metric: str
-    filter: Text = "none"
+    filter: str = "none"
     low: OptionalNumbers
     high: OptionalNumbers
 
@@ -132,8 +132,8 @@ class Completion(Part):
 
     instruction: str
     output: str
-    generator: Text = ""
-    dataset: Text = ""
+    generator: str = ""
+    dataset: str = ""
 
 
 def read_completions(path: Path) -> list[Completion]:

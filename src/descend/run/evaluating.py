@@ -25,7 +25,7 @@ from descend.evaluation.evaluators import (
 from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std, evenly, measure
-from descend.evaluation.needed import Baseline
+from descend.evaluation.needed import Evaluated
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.risk_control import check_risk
 from descend.evaluation.speculation import speculation
@@ -141,7 +141,7 @@ def evaluate(
     carrier = folder / model if task is None else folder
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
-    known = None if baseline is None else Baseline.read(baseline if place == folder else baseline / place.name)
+    known = None if baseline is None else Evaluated.read(baseline if place == folder else baseline / place.name)
     saved = of_run(folder, model) if task is None else of_transformers(folder, task, dataset, data)
     recipe, restored, network = saved.recipe, saved.restored, saved.restored.model
     classifies = isinstance(network, LayeredClassifier)

@@ -14,7 +14,7 @@ from torch import nn
 from descend.contract import resolve
 from descend.errors import InputError
 from descend.evaluation.layers import measure
-from descend.evaluation.needed import Baseline, held_to
+from descend.evaluation.needed import Evaluated, held_to
 from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.denoiser import Denoiser
 from descend.models.first_layers import keep_first, merged, plain_output
@@ -72,7 +72,7 @@ def choose(
     """
     if not 0 <= tolerance <= 100:
         raise InputError(f"tolerance must lie between 0 and 100, in percent; got {tolerance:g}.")
-    reference = None if baseline is None else Baseline.read(baseline)
+    reference = None if baseline is None else Evaluated.read(baseline)
     subject = of_run(folder, model)
     network, task = subject.restored.model.to(subject.args.device), subject.recipe.task()
     data = subject.recipe.load(subject.restored)
@@ -103,14 +103,13 @@ def choose(
     return layer, [f"{len(samples)} validation samples at γ = {subject.recipe.noise:g}:", *rows, last, certified]
 
 
-def _certificate(folder: Path, model: str, layer: int, tolerance: float, baseline: Baseline | None) -> str:
+def _certificate(folder: Path, model: str, layer: int, tolerance: float, baseline: Evaluated | None) -> str:
     """What the test data say of K, if the run was evaluated on them."""
     again = f"For a certificate of K on test data: descend evaluate {shlex.quote(str(folder))}"
     if not (folder / SUMMARY_FILE).is_file():
         return f"{again}."
     summary, groups = read_summary(folder), read_groups(folder)
-    scored = groups is not None and groups.layers is not None and groups.layers.scores
-    if summary.split != "test" or summary.checkpoint != model or groups is None or not scored:
+    if summary.split != "test" or summary.checkpoint != model or groups is None:
         return f"{again} --model {model}."
     if baseline is not None:
         baseline = baseline.of((summary.dataset, summary.split, summary.shift, summary.metric))

@@ -19,7 +19,7 @@ from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import input_metrics
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std
-from descend.evaluation.needed import Baseline
+from descend.evaluation.needed import Evaluated
 from descend.extras import missing
 from descend.models.library import LibraryModel
 from descend.noise import GaussianNoise
@@ -103,7 +103,7 @@ def evaluate(
             "expected no task: the trainer has one. Leave it out, or give the model without the trainer.",
         ),
     )
-    held_to = None if baseline is None else Baseline.read(Path(baseline))
+    held_to = None if baseline is None else Evaluated.read(Path(baseline))
     if isinstance(model, Trainer):
         batch_size = batch_size or model.args.eval_batch_size
     if trainer is None and isinstance(model, Trainer):

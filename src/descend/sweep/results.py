@@ -1,21 +1,14 @@
-"""What a sweep has found: the content of ``sweep.json``, the text that the command line prints, and the page."""
+"""What a sweep has found: the content of ``sweep.json``, and the text that the command line prints."""
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import optuna
-import plotly.io
-from jinja2 import StrictUndefined, Template
 from optuna.trial import FrozenTrial, TrialState
 
-from descend.errors import InputError, reason
-from descend.results.folder import put
-from descend.results.ownership import PAGE_FILE, refuse_foreign
-from descend.results.sweeps import SWEEP_FILE, ChosenTrial, MethodSearch, Searched, SweepFile, Trial, TrialCurve
+from descend.results.sweeps import ChosenTrial, MethodSearch, Searched, SweepFile, Trial, TrialCurve
 from descend.settings import options
 from descend.sweep.space import edges, typed
 from descend.training import preferred
@@ -27,9 +20,6 @@ RULE = (
     "trial is pruned that is among the worst quarter of its method's finished ones. A pruned trial can't be chosen; "
     "one that diverged counts as finished, and as the worst."
 )
-
-FAR = 4
-"""A trial is left out of the charts if it is this many times as far from the best as three quarters of all are."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -105,83 +95,3 @@ def sentences(content: SweepFile) -> str:
         lines.append(f"{method:14}{counts}  {value}")
         lines += [f"{'':14} at an end of its range, better may lie beyond: {edge}" for edge in search.edges]
     return "\n".join([*lines, "", *(search.best.command for search in content.methods.values() if search.best)])
-
-
-def write_sweep(folder: Path) -> Path:
-    """Write the page of a sweep into its folder, from its ``sweep.json`` alone.
-
-    Args:
-        folder: The sweep's folder, with ``sweep.json``.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        InputError: If ``sweep.json`` is missing or damaged, or the page is somebody else's.
-    """
-    content, page = SweepFile.read(folder / SWEEP_FILE), folder / PAGE_FILE
-    refuse_foreign([page], "another place")
-    try:
-        # Plotly takes some tags in its texts for HTML.
-        charts = _charts(SweepFile.model_validate_json(content.model_dump_json().replace("<", "&lt;")))
-    except ValueError as error:
-        raise InputError(f"{folder / SWEEP_FILE} can't be drawn: {reason(error)}. Run the sweep again.") from None
-    template = Path(__file__).with_name("page.html").read_text("utf-8")
-    text = Template(template, autoescape=True, undefined=StrictUndefined).render(
-        name=folder.absolute().name, sweep=content, charts=charts, far=FAR
-    )
-    put(page, lambda part: part.write_bytes(text.encode(errors="replace")))  # a folder's name need not be UTF-8
-    return page
-
-
-def _charts(content: SweepFile) -> dict[str, str]:
-    """Heading → one of Optuna's charts as HTML, the first with plotly.js."""
-    studies = {method: _drawn(method, search, content.higher_is_better) for method, search in content.methods.items()}
-    name, view = f"mean {content.metric}", optuna.visualization
-    figures = {"Trial by trial": view.plot_optimization_history(list(studies.values()), target_name=name)}
-    for method, study in studies.items():
-        figures[f"{method}: value by setting"] = view.plot_slice(study, target_name=name)
-        figures[f"{method}: settings and value of each trial"] = view.plot_parallel_coordinate(study, target_name=name)
-        figures[f"{method}: value on a few samples, during training"] = view.plot_intermediate_values(study)
-    for figure in figures.values():
-        figure.update_layout(title=None, template="plotly_white", margin={"t": 30})
-    looks: dict[str, Any] = {"config": {"displayModeBar": False, "responsive": True}, "full_html": False}
-    return {
-        heading: plotly.io.to_html(figure, include_plotlyjs=place == 0, div_id=f"chart-{place}", **looks)
-        for place, (heading, figure) in enumerate(figures.items())
-    }
-
-
-def _drawn(method: str, search: MethodSearch, higher: bool) -> optuna.Study:
-    """A study of the trials that are drawn: one that diverged or lies far off would squash the others."""
-    study = optuna.create_study(study_name=method, direction="maximize" if higher else "minimize")
-    # Rounded values may lie a little outside of their range.
-    kinds: dict[str, optuna.distributions.BaseDistribution] = {
-        name: optuna.distributions.CategoricalDistribution(kind.choices)
-        if kind.choices
-        else optuna.distributions.FloatDistribution(kind.low * 0.999, kind.high * 1.001, log=kind.log)
-        for name, kind in search.searched.items()
-    }
-    values = sorted((trial.value for trial in search.trials if trial.value is not None), reverse=higher)
-    reach = FAR * abs(values[3 * len(values) // 4] - values[0]) or math.inf if values else 0.0
-    near = {
-        trial.number: trial
-        for trial in search.trials
-        if trial.state == "pruned" or (trial.value is not None and abs(trial.value - values[0]) <= reach)
-    }
-    for number in range(max(near, default=-1) + 1):
-        if (trial := near.get(number)) is None:  # keeps the numbers of those after it
-            study.add_trial(optuna.create_trial(state=TrialState.FAIL))
-        else:
-            curve = dict(zip(map(int, trial.curve.steps), trial.curve.values, strict=True))
-            state = TrialState.COMPLETE if trial.state == "finished" else TrialState.PRUNED
-            study.add_trial(
-                optuna.create_trial(
-                    state=state,
-                    value=trial.value,
-                    params=trial.settings,
-                    distributions=kinds,
-                    intermediate_values=curve,
-                )
-            )
-    return study
