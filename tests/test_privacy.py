@@ -233,6 +233,7 @@ def test_every_setting_is_heard(capsys, argv, std, sensitivity, delta):
         (["--noise", "1", "--dimension", "0"], "dimension must be from 1 to"),
         (["--noise", "1", "--dimension", "9" * 400], "dimension must be from 1 to"),
         (["--noise", "1", "--epsilon", "1"], "no setting --epsilon"),
+        (["--noise", "1", "--noise-is", "snr"], "'std', 'variance'"),
         (["NOWHERE"], "expected a run folder with config.json; NOWHERE has none"),
         (["NOWHERE", "--noise", "1"], "expected a run folder with config.json; NOWHERE has none"),
     ],
@@ -279,6 +280,24 @@ def test_a_run_gives_its_noise_sigma_and_dimension(capsys, run, argv, level, std
     assert row(out)[:2] == [level, std] and words in out
 
 
+@pytest.mark.parametrize(
+    ("argv", "std", "noise_is"),
+    [
+        ("", 4.0, "variance"),
+        ("--noise 50", 2.0, "variance"),
+        ("--sigma 0.02", 2.0, "variance"),
+        ("--noise-is std", 16.0, "std"),
+    ],
+)
+def test_a_run_says_what_its_noise_is(capsys, run, argv, std, noise_is):
+    """By its variance √(200 · 0.08) = 4."""
+    config = CONFIG | {"sigma": 0.08, "settings": {"noise": 200.0, "noise_is": "variance"}}
+    (run / "config.json").write_text(json.dumps(config))
+    out = said(capsys, str(run), *argv.split(), "--clip", "0.8")
+    assert float(row(out)[1]) == std and float(row(out)[2]) == pytest.approx(epsilon(std, 1.6, 1e-5), rel=5e-3)
+    assert f"γσ_x as the noise's {noise_is}" in re.sub(r"\s+", " ", out)
+
+
 @pytest.mark.parametrize("noise_is", ["std", "variance"])
 def test_a_saved_model_gives_its_noise_and_dimension(capsys, run, noise_is):
     entry = {"method": "erm", "noise": 20.0, "noise_is": noise_is}
@@ -291,6 +310,7 @@ def test_a_saved_model_gives_its_noise_and_dimension(capsys, run, noise_is):
 
 
 VIT = json.dumps({"model_type": "descend-vit", "hidden_size": 128})
+SNR = json.dumps(CONFIG | {"sigma": 1, "settings": {"noise": 1, "noise_is": "snr"}})
 UNKNOWN = json.dumps(CONFIG | {"sigma": None, "settings": {"noise": 1}})
 
 
@@ -299,6 +319,7 @@ UNKNOWN = json.dumps(CONFIG | {"sigma": None, "settings": {"noise": 1}})
     [
         *(("config.json", content, "config.json", None) for content in ("[]", "{}", '{"sigma": 1}')),
         ("config.json", json.dumps(CONFIG | {"sigma": 1}), "config.json", None),
+        ("config.json", SNR, "noise_is must be 'std' or 'variance'", None),
         ("config.json", UNKNOWN, "is not finished: σ_x of its embedding is known at its end", None),
         # It has a hidden size, but noise on pixels.
         ("model/config.json", VIT, "expected a model with token embeddings", "--dimension 256"),

@@ -202,6 +202,15 @@ def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
 # --- what goes wrong, and what goes over the wire
 
 
+def ending(trainer, fault: type[Exception]) -> dict:
+    """The step at which training ended, and the fault that ended it."""
+    try:
+        trainer.train()
+    except fault as error:
+        return {"step": trainer.state.global_step, "error": str(error)}
+    return {"step": trainer.state.global_step, "error": ""}
+
+
 class Perturb(TrainerCallback):
     """λ_1 moves on one rank alone, after the third step."""
 
@@ -216,11 +225,7 @@ class Perturb(TrainerCallback):
 def perturbed(folder: Path, by: float) -> dict:
     trainer = classifier(folder, per_device_train_batch_size=4)
     trainer.add_callback(Perturb(trainer, by))
-    try:
-        trainer.train()
-    except RanksDifferError as error:
-        return {"step": trainer.state.global_step, "error": str(error)}
-    return {"step": trainer.state.global_step, "error": ""}
+    return ending(trainer, RanksDifferError)
 
 
 def poisoned(folder: Path) -> dict:
@@ -229,11 +234,7 @@ def poisoned(folder: Path) -> dict:
     trainer.objective.double()
     trainer.train_dataset[9]["patches"][0, 0, 0] = float("nan")
     trainer.args.train_sampling_strategy = "sequential"
-    try:
-        trainer.train()
-    except NonFiniteLossError as error:
-        return {"step": trainer.state.global_step, "error": str(error)}
-    return {"step": trainer.state.global_step, "error": ""}
+    return ending(trainer, NonFiniteLossError)
 
 
 def lowered(folder: Path, by: float) -> dict:
@@ -245,11 +246,7 @@ def lowered(folder: Path, by: float) -> dict:
 
     trainer = video(folder, per_device_train_batch_size=4, max_steps=2)
     trainer.objective.double().task = Lowered()
-    try:
-        trainer.train()
-    except InputError as error:
-        return {"step": trainer.state.global_step, "error": str(error)}
-    return {"step": trainer.state.global_step, "error": ""}
+    return ending(trainer, InputError)
 
 
 def undecided(folder: Path) -> dict:
