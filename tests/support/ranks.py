@@ -34,6 +34,7 @@ from descend.run.training import _StopOnSignal
 from descend.tasks.text import learn_tokenizer
 from descend.tasks.video import VideoDenoising, load_video
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support import own
 from tests.support.networks import QUIET, causal, network
 
 SAMPLES = 19
@@ -121,8 +122,23 @@ def lora(folder: Path, **args) -> DescentSFTTrainer:
     return language(folder, LORA, **args)
 
 
+def own_model(folder: Path, **args) -> DescentTrainer:
+    """A module of a user's own, whose layers are read through hooks."""
+    module = own.mlp()
+    module.head, module.norm = nn.Sequential(module.norm, module.head), nn.Identity()
+    points = [sample | {"x": sample["x"].double()} for sample in own.samples(SAMPLES)]
+    return DescentTrainer(
+        own.layers(module, readout="head"),
+        DescentConfig(output_dir=str(folder), **PLAIN | ADAM | args),
+        task=own.Classes(),
+        train_dataset=points,
+        eval_dataset=points[:5],
+    )
+
+
 MADE = {
     "video": video,
+    "own model": own_model,
     "classifier": classifier,
     "language": language,
     "lora": lora,
@@ -130,7 +146,7 @@ MADE = {
     "own language": functools.partial(language, exits="own", max_grad_norm=0.05),
 }
 # Of each, samples of a micro-batch on one of two ranks.
-SIZES = {"video": 1, "classifier": 2, "language": 1, "lora": 1, "own classifier": 2, "own language": 1}
+SIZES = {"video": 1, "own model": 2, "classifier": 2, "language": 1, "lora": 1, "own classifier": 2, "own language": 1}
 
 
 def whole(each: torch.Tensor) -> torch.Tensor:
