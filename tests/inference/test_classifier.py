@@ -263,7 +263,7 @@ def test_it_is_loaded_from_a_run_or_a_models_folder(family, classifier, tmp_path
     [
         (lambda folder, model: shutil.rmtree(folder), r"'.*folder'.*run folder"),
         (lambda folder, model: (folder / "config.json").unlink(), "load a classifier"),
-        (lambda folder, model: (folder / "tokenizer.json").unlink(), r"tokenizer.*words"),
+        (lambda folder, model: [file.unlink() for file in folder.glob("*token*")], r"tokenizer.*words"),
         (lambda folder, model: (folder / "model.safetensors").write_bytes(bytes(100)), "load a classifier"),
         (lambda folder, model: model.bert.save_pretrained(folder), r"classifier.bias, classifier.weight"),
     ],

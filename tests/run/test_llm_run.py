@@ -45,8 +45,8 @@ def prompts(tmp_path_factory):
 
 
 def test_a_run_is_evaluated_with_all_that_a_classifier_is(run, capsys):
-    out, err = said(capsys, "evaluate", run, "--noise", "0,0.5,1", "--exit")
-    assert re.search(r"Llama-3 constrained on generated instructions: mean token_accuracy", out) and not err
+    out, _ = said(capsys, "evaluate", run, "--noise", "0,0.5,1", "--exit")
+    assert re.search(r"Llama-3 constrained on generated instructions: mean token_accuracy", out)
     assert "Drafting by the first" in out
     found = read_summary(run)
     assert found.metric == "token_accuracy" and len(found.layer_losses[0.5]) == 4

@@ -124,7 +124,7 @@ def lora(folder: Path, **args) -> DescentSFTTrainer:
 
 def own_model(folder: Path, **args) -> DescentTrainer:
     """A module of a user's own, whose layers are read through hooks."""
-    module = own.mlp()
+    module = own.mlp().double()
     module.head, module.norm = nn.Sequential(module.norm, module.head), nn.Identity()
     points = [sample | {"x": sample["x"].double()} for sample in own.samples(SAMPLES)]
     return DescentTrainer(

@@ -76,4 +76,7 @@ def plain_output(network: nn.Module, inputs: Any) -> Tensor:
     Returns:
         The logits, or the reconstruction (B, T, N, P).
     """
-    return network(inputs).reconstruction if isinstance(network, Denoiser) else logits_of(network(**inputs))
+    if isinstance(network, Denoiser):
+        return network(inputs).reconstruction
+    logits: Any = logits_of(network(**inputs))
+    return logits
