@@ -1,6 +1,7 @@
 """Noise: its size, its own generator, and draws that belong to a sample."""
 
 import json
+import math
 from functools import partial
 
 import pytest
@@ -20,64 +21,44 @@ from tests.support.networks import network
 CLEAN = torch.full((4, 3, 100, 256), 0.5)
 
 
-@pytest.mark.parametrize(("level", "sigma"), [(0.8, 0.2), (2.0, 0.1)])
-def test_the_standard_deviation_is_gamma_sigma_and_the_mean_zero(level, sigma):
-    difference = GaussianNoise(level, sigma, seed=3)(CLEAN) - CLEAN
-    assert difference.std().item() == pytest.approx(level * sigma, rel=0.01)
-    assert difference.mean().item() == pytest.approx(0, abs=level * sigma * 0.01)
+@pytest.mark.parametrize("indices", [None, range(4)])
+@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise, LaplaceNoise])
+def test_additive_kinds_have_the_standard_deviation_and_their_own_shape(kind, indices):
+    difference = kind(0.8, 0.2)(CLEAN, indices=indices) - CLEAN
+    std = difference.std().item()
+    assert std == pytest.approx(0.16, rel=0.02)
+    assert difference.mean().item() == pytest.approx(0, abs=0.002)
+    kurtosis = {GaussianNoise: 3, UniformNoise: 9 / 5, LaplaceNoise: 6}[kind]
+    assert (difference**4).mean().item() / std**4 == pytest.approx(kurtosis, rel=0.05)
 
 
 def test_level_zero_leaves_the_data_alone_and_draws_nothing():
     noise = GaussianNoise(0.0, 0.2)
     assert noise(CLEAN) is CLEAN
     assert torch.equal(noise.at(0.5)(CLEAN), GaussianNoise(0.5, 0.2)(CLEAN))
+    assert GaussianNoise(0.5, 0.2)(CLEAN.bfloat16()).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("level", [0.0, 0.8])
-def test_the_global_generator_does_not_move(level):
-    torch.manual_seed(5)
+def test_the_global_generator_which_draws_dropout_does_not_move(level):
     before = torch.get_rng_state()
     GaussianNoise(level, 0.2)(CLEAN)
     GaussianNoise(level, 0.2)(CLEAN, indices=range(4))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_dropout_is_the_same_whatever_gamma():
-    kept = []
-    for level in (0.0, 0.3, 2.0):
-        torch.manual_seed(5)
-        noise = GaussianNoise(level, 0.2)
-        kept.append([torch.dropout(torch.ones_like(noise(CLEAN)), 0.5, True) for _ in range(2)])
-    for others in kept[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(kept[0], others, strict=True))
-
-
-def test_draws_are_fresh_and_depend_on_the_seed_alone():
-    noise, again, other = (GaussianNoise(0.5, 0.2, seed) for seed in (1, 1, 2))
+def test_draws_are_fresh_and_depend_on_the_seed_and_the_place_alone():
+    noise, again, other, parts = (GaussianNoise(0.5, 0.2, seed) for seed in (1, 1, 2, 1))
     first, second = noise(CLEAN), noise(CLEAN)
-    assert not torch.equal(first, second)
-    assert torch.equal(again(CLEAN), first)
-    assert torch.equal(again(CLEAN), second)
-    assert not torch.equal(other(CLEAN), first)
-
-
-def test_draws_do_not_depend_on_how_a_step_is_cut_into_micro_batches():
-    whole, parts = GaussianNoise(0.5, 0.2, 1), GaussianNoise(0.5, 0.2, 1)
-    expected = torch.cat([whole(CLEAN), whole(CLEAN)])
-    assert torch.equal(torch.cat([parts(clean) for clean in [*CLEAN.split(1), *CLEAN.split(2)]]), expected)
-
-
-def test_a_resumed_noise_goes_on_bit_equal():
-    used, new = GaussianNoise(0.5, 0.2, 1), GaussianNoise(0.5, 0.2, 1)
-    used(CLEAN)
-    for noise in (used, new):
-        noise.begin(7, 2)
-    first, second = used(CLEAN), used(CLEAN)
-    assert torch.equal(new(CLEAN), first) and torch.equal(new(CLEAN), second) and not torch.equal(first, second)
-
-
-def test_noise_keeps_the_data_type():
-    assert GaussianNoise(0.5, 0.2)(CLEAN.bfloat16()).dtype == torch.bfloat16
+    assert not torch.equal(first, second) and not torch.equal(other(CLEAN), first)
+    assert torch.equal(again(CLEAN), first) and torch.equal(again(CLEAN), second)
+    cut = [*CLEAN.split(1), *CLEAN.split(2)]  # in micro-batches
+    assert torch.equal(torch.cat([parts(clean) for clean in cut]), torch.cat([first, second]))
+    resumed = GaussianNoise(0.5, 0.2, 1)
+    for each in (noise, resumed):
+        each.begin(7, 2)
+    first, second = noise(CLEAN), noise(CLEAN)
+    assert torch.equal(resumed(CLEAN), first) and torch.equal(resumed(CLEAN), second) and not torch.equal(first, second)
 
 
 def own(indices, shape, seed=0, keep=None) -> torch.Tensor:
@@ -85,27 +66,17 @@ def own(indices, shape, seed=0, keep=None) -> torch.Tensor:
     return GaussianNoise(1.0, 1.0, seed)(torch.zeros(len(indices), *shape), keep, indices)
 
 
-def test_own_draws_depend_on_the_seed_and_the_index_alone():
+def test_own_draws_depend_on_the_seed_and_the_index_alone_and_not_on_padding():
     together = own([7, 3, 5], (2, 10), seed=4)
     for place, index in enumerate([7, 3, 5]):
         assert torch.equal(own([index], (2, 10), seed=4)[0], together[place])
-    assert not torch.equal(own([7], (2, 10), seed=5)[0], together[0])
-    assert not torch.equal(together[0], together[1])
-
-
-def test_own_draws_do_not_depend_on_padding_and_leave_it_alone():
+    assert not torch.equal(own([7], (2, 10), seed=5)[0], together[0]) and not torch.equal(together[0], together[1])
     keep = torch.tensor([[True] * 5 + [False] * 3, [False] * 2 + [True] * 6])
     padded = own([7, 3], (8, 4), keep=keep)
-    assert torch.equal(padded[0, :5], own([7], (5, 4))[0])
-    assert torch.equal(padded[1, 2:], own([3], (6, 4))[0])
+    assert torch.equal(padded[0, :5], own([7], (5, 4))[0]) and torch.equal(padded[1, 2:], own([3], (6, 4))[0])
     assert not padded[~keep].any()
-
-
-def test_fresh_noise_leaves_padding_alone():
-    keep = torch.rand(4, 3, generator=torch.Generator().manual_seed(0)) > 0.5
-    clean = torch.rand(4, 3, 8)
-    noisy = GaussianNoise(0.5, 1.0)(clean, keep)
-    assert torch.equal((noisy != clean).all(-1), keep)
+    clean = torch.rand(2, 8, 4)
+    assert torch.equal((GaussianNoise(0.5, 1.0)(clean, keep) != clean).all(-1), keep)  # fresh ones neither
 
 
 def test_levels_are_scalings_of_one_draw():
@@ -123,46 +94,31 @@ def test_own_draws_meet_no_generator_of_training():
     training = {first(seed) for seed in range(100)}
     training |= {GaussianNoise(1.0, 1.0, seed)(torch.zeros(1)).item() for seed in range(100)}
     paired = {draw.item() for seed in (0, 1, 2) for draw in own(range(500), (1,), seed)}
-    assert len(paired) == 1500
-    assert not training & paired
+    assert len(paired) == 1500 and not training & paired
     assert own([5], (1,)).item() == first(of_sample(0, 5))
 
 
 # --- other kinds
 
 
-@pytest.mark.parametrize("indices", [None, range(4)])
-@pytest.mark.parametrize("kind", [GaussianNoise, UniformNoise, LaplaceNoise])
-def test_additive_kinds_have_the_standard_deviation_and_their_own_shape(kind, indices):
-    difference = kind(0.8, 0.2)(CLEAN, indices=indices) - CLEAN
-    std = difference.std().item()
-    assert std == pytest.approx(0.16, rel=0.02)
-    assert difference.mean().item() == pytest.approx(0, abs=0.002)
-    kurtosis = {GaussianNoise: 3, UniformNoise: 9 / 5, LaplaceNoise: 6}[kind]
-    assert (difference**4).mean().item() / std**4 == pytest.approx(kurtosis, rel=0.05)
-
-
 def test_token_dropout_drops_whole_tokens_as_often_as_it_says():
-    noisy = TokenDropout(0.3)(torch.ones(10, 500, 4))
+    """A probability, whatever γσ_x is otherwise."""
+    clean = torch.ones(10, 500, 4)
+    noisy = TokenDropout(0.3)(clean)
     assert ((noisy == 0).all(-1) | (noisy == 1).all(-1)).all()
     assert (noisy == 0).float().mean().item() == pytest.approx(0.3, abs=0.03)
-    with pytest.raises(InputError, match=r"probability.*1\.5"):
-        TokenDropout(1.5)
-    with pytest.raises(InputError, match=r"probability.*1\.5"):
-        TokenDropout(0.5).at(1.5)
+    assert torch.equal(noisy, TokenDropout(0.3, noise_is="variance")(clean))
 
 
-def test_a_corruption_of_the_users_own_is_paired_like_any_other():
+def test_a_corruption_of_the_users_own_is_paired_like_any_other_and_given_the_std():
     def rotate(clean, std, generator):
         return clean.roll(int(torch.randint(1, 4, (), generator=generator)), -1) + std
 
     clean = torch.arange(4.0).expand(3, 2, 4)
-    noise = Corruption(rotate, 0.5, 2.0)
-    one, again = noise(clean, indices=[1, 2, 3]), noise.at(0.5)(clean, indices=[1, 2, 3])
-    assert torch.equal(one, again)
-    assert torch.equal(one.sort(-1).values, clean + 1)
-    with pytest.raises(InputError, match=r"\(1, 4\).*\(1, 2\)"):
-        Corruption(lambda clean, std, generator: clean[..., :2], 1.0, 1.0)(torch.zeros(1, 1, 4), indices=[0])
+    for noise_is, std in (("std", 1.0), ("variance", 0.5)):
+        noise = Corruption(rotate, 2.0, 0.5, noise_is=noise_is).at(2.0 if noise_is == "std" else 0.5)
+        one, again = noise(clean, indices=[1, 2, 3]), noise.at(noise.level)(clean, indices=[1, 2, 3])
+        assert torch.equal(one, again) and torch.equal(one.sort(-1).values, clean + std)
 
 
 @pytest.mark.parametrize("indices", [None, [4, 5]])
@@ -178,13 +134,34 @@ def test_without_a_sigma_it_is_measured_in_every_batch_and_padding_left_out():
     clean = torch.randn(6, 50, 4, generator=torch.Generator().manual_seed(0)) * 3 + 1
     keep = torch.arange(50) < torch.tensor([[50], [40], [30], [20], [10], [50]])
     clean[~keep] = 100.0
-    sigma = clean[keep].std(correction=0).item()
-    for masked, expected in ((keep, sigma), (None, clean.std(correction=0).item())):
-        known = GaussianNoise(0.5, expected, seed=3)(clean, masked)
+    for masked, expected in ((keep, clean[keep].std(correction=0)), (None, clean.std(correction=0))):
+        known = GaussianNoise(0.5, expected.item(), seed=3)(clean, masked)
         torch.testing.assert_close(GaussianNoise(0.5, seed=3)(clean, masked), known, rtol=1e-5, atol=1e-5)
-    with pytest.raises(InputError, match="sigma"):
-        GaussianNoise(0.5)(clean, indices=range(6))
     assert GaussianNoise(0.5).at(1.0, sigma=2.0).sigma == 2.0 == GaussianNoise(0.5, 2.0).at(1.0).sigma
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        *(
+            (lambda level=level: GaussianNoise(level, 0.2), rf"at least 0.*got {level}")
+            for level in (-0.1, math.nan, math.inf)
+        ),
+        (lambda: GaussianNoise(0.5, noise_is="snr"), r"noise_is.*'std'.*'variance'.*'snr'"),
+        (lambda: RECIPES["video-ut"](data="generated", noise_is="snr"), r"noise_is.*'std'.*'variance'.*'snr'"),
+        (lambda: TokenDropout(1.5), r"probability.*1\.5"),
+        (lambda: TokenDropout(0.5).at(1.5), r"probability.*1\.5"),
+        (lambda: GaussianNoise(0.5)(torch.zeros(6, 2), indices=range(6)), "sigma"),
+        (lambda: GaussianNoise(1.0, 1.0)(torch.zeros(5, 2, 8), indices=[0, 1]), r"each of 2 samples.*\(5, 2, 8\)"),
+        (
+            lambda: Corruption(lambda x, std, draws: x[..., :2], 1.0, 1.0)(torch.zeros(1, 1, 4), indices=[0]),
+            r"\(1, 4\).*\(1, 2\)",
+        ),
+    ],
+)
+def test_what_is_no_noise_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
 
 
 # --- on a model's embedding
@@ -223,6 +200,8 @@ def test_noise_is_on_the_embedding_inside_the_block_only_and_never_on_padding(cl
     with pytest.raises(ZeroDivisionError), noise.on(classifier):
         raise ZeroDivisionError
     assert torch.equal(embedded(classifier, **batch)[1], logits)
+    with GaussianNoise(1.0, 0.5).on(half := classifier.bfloat16()):
+        assert {each.dtype for each in embedded(half, **batch)} == {torch.bfloat16}
 
 
 def test_noise_under_inputs_embeds_is_the_same(classifier, batch):
@@ -243,13 +222,6 @@ def test_the_layers_of_a_classifier_see_the_noise_once(classifier, batch):
         torch.testing.assert_close(layers[-1], classifier(**batch).logits)
 
 
-def test_noise_in_half_precision_keeps_the_type(classifier, batch):
-    model = classifier.bfloat16()
-    with GaussianNoise(1.0, 0.5).on(model):
-        noisy, logits = embedded(model, **batch)
-    assert noisy.dtype == logits.dtype == torch.bfloat16
-
-
 def test_every_token_of_generation_has_noise():
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}
@@ -266,12 +238,6 @@ def test_every_token_of_generation_has_noise():
     with Counting(1.0).on(model):
         model.generate(prompt, attention_mask=mask, max_new_tokens=4, min_new_tokens=4, do_sample=False)
     assert seen == [7, 1, 1, 1]
-
-
-@pytest.mark.parametrize("level", [-0.1, float("nan"), float("inf")])
-def test_a_level_that_is_negative_or_not_finite_is_refused(level):
-    with pytest.raises(InputError, match=rf"at least 0.*got {level}"):
-        GaussianNoise(level, 0.2)
 
 
 # --- what γσ_x is: the std or the variance
@@ -296,32 +262,12 @@ def test_by_variance_a_sigma_measured_in_every_batch_counts_by_its_root():
         assert narrow.item() == pytest.approx({"variance": 0.5**0.5, "std": 0.5}[noise_is], rel=0.02)
 
 
-def test_a_corruption_of_the_users_own_is_given_the_std_either_way():
-    given = []
-    for noise_is in ("std", "variance"):
-        noise = Corruption(lambda x, std, generator: given.append(std) or x, 4.0, 0.25, noise_is=noise_is)
-        noise.at(16.0)(CLEAN)
-        noise(CLEAN)
-    assert given == [4.0, 1.0, 2.0, 1.0]
-
-
-def test_token_dropout_is_a_probability_either_way():
-    clean = torch.ones(2, 50, 4)
-    one, other = (TokenDropout(0.3, noise_is=noise_is)(clean) for noise_is in ("std", "variance"))
-    assert torch.equal(one, other)
-
-
 def test_recipes_make_their_noise_so_in_training_and_in_judging():
     for name in RECIPES:
         recipe = partial(RECIPES[name], data="generated", **({"model": "M"} if RECIPES.needs_model(name) else {}))
         assert recipe().corruption(0.2, seed=0).noise_is == "std", name
         for shift in ("gaussian", "uniform", "laplace", "dropout"):
             assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name
-    message = r"noise_is.*'std'.*'variance'.*'snr'"
-    with pytest.raises(InputError, match=message):
-        GaussianNoise(0.5, noise_is="snr")
-    with pytest.raises(InputError, match=message):
-        RECIPES["video-ut"](data="generated", noise_is="snr")
 
 
 def test_a_run_is_trained_and_judged_at_the_variance(tmp_path):

@@ -5,19 +5,16 @@ import math
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import DistilBertConfig
 
 from descend import UT, DescentDenoiser, UTConfig
-from descend.cli import main
 from descend.harness.prefixes import PrefixDraws
 from descend.noise import GaussianNoise, LaplaceNoise, UniformNoise
 from descend.noise_scale import noise_std
-from descend.privacy import Release, epsilon
+from descend.privacy import Release
 from descend.recipes import RECIPES
 from descend.run.denoising import denoise
 from descend.training.preset import paper
@@ -109,46 +106,6 @@ def test_the_papers_noise_on_video_is_nine_tenths_of_the_data():
     settings = paper("video-ut").settings
     noise = RECIPES["video-ut"](data="generated", **settings).corruption(0.179, seed=0)
     assert noise.std(0.179) / 0.179 == pytest.approx(0.92, abs=0.005)
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """A run on texts whose noise is given by its variance, in what ``descend privacy`` reads: √(200 · 0.08) = 4."""
-    config = {"recipe": "text-distilbert", "method": "erm", "seed": 0, "model": "DistilBERT-6", "training": {}}
-    DistilBertConfig(dim=100).save_pretrained(tmp_path / "model")
-    settings = {"noise": 200.0, "noise_is": "variance"}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"sigma": 0.08, "settings": settings}))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("argv", "std"),
-    [
-        ([], 4.0),
-        (["--noise", "50"], 2.0),
-        (["--sigma", "0.02"], 2.0),
-        (["--noise-is", "std"], 16.0),
-    ],
-)
-def test_privacy_of_a_run_reads_what_its_noise_is(capsys, folder, argv, std):
-    assert main(["privacy", str(folder), *argv, "--clip", "0.8"]) == 0
-    out = capsys.readouterr().out
-    cells = out.splitlines()[1].split()
-    assert float(cells[1]) == std
-    assert float(cells[2]) == pytest.approx(epsilon(std, 1.6, 1e-5), rel=5e-3)
-    assert f"γσ_x as the noise's {'std' if argv[:1] == ['--noise-is'] else 'variance'}" in re.sub(r"\s+", " ", out)
-
-
-def test_privacy_without_a_run_and_wrong_readings(capsys, folder):
-    assert main(["privacy", "--noise", "400", "--noise-is", "variance", "--sigma", "0.01", "--clip", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[1] == "2"
-    assert main(["privacy", "--noise", "1", "--noise-is", "snr"]) == 2
-    assert "'std', 'variance'" in capsys.readouterr().err
-    config = json.loads((folder / "config.json").read_text())
-    config["settings"]["noise_is"] = "snr"
-    (folder / "config.json").write_text(json.dumps(config))
-    assert main(["privacy", str(folder)]) == 2
-    assert "noise_is must be 'std' or 'variance'" in capsys.readouterr().err
 
 
 def test_it_is_known_without_torch():

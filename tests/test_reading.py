@@ -21,7 +21,7 @@ from PIL import Image
 
 from descend import reading
 from descend.errors import InputError
-from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text, refuse_ways_out
+from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text
 from descend.report import write_completions
 from descend.report.runs import multiplier_history
 from descend.report.samples import Frames
@@ -76,11 +76,10 @@ def test_json_is_read_as_it_was_written(tmp_path, tree):
 def test_no_bytes_get_past_the_readers_of_text(tmp_path, content):
     for name in ("a.json", "a.jsonl", "train.tsv", "dev_matched.tsv"):
         (tmp_path / name).write_bytes(content)
-    refused_or(read_json, tmp_path / "a.json")
-    refused_or(lambda file: list(json_lines(file)), tmp_path / "a.jsonl")
-    refused_or(read_instructions, tmp_path / "a.jsonl")
-    refused_or(read_text, tmp_path / "a.json")
-    refused_or(lambda folder: read_mnli(folder), tmp_path)
+    for read in (read_json, read_text, read_instructions, lambda file: list(json_lines(file))):
+        for name in ("a.json", "a.jsonl"):
+            refused_or(read, tmp_path / name)
+    refused_or(read_mnli, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -103,20 +102,21 @@ def test_deep_json_up_to_the_bound_is_read():
         parse_json(f"[{deep}]")
 
 
-def test_absurd_lines_files_and_things_that_are_no_files_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("call", "name", "message"),
+    [
+        (lambda file: list(json_lines(file)), "a.jsonl", "line 2.*100 characters"),
+        (lambda file: read_text(file, 100), "a.jsonl", "110 bytes.*100"),
+        *((read_text, name, "must be a file") for name in (".", "pipe.avi", "nowhere", "/dev/zero")),
+        (lambda file: list(Clip("pipe", (file,)).frames()), "pipe.avi", "file of a video"),
+    ],
+)
+def test_absurd_lines_files_and_things_that_are_no_files_are_refused(tmp_path, monkeypatch, call, name, message):
     monkeypatch.setattr(reading, "MOST_LINE", 100)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n' + "x" * 101)
-    with pytest.raises(InputError, match=r"line 2.*100 characters"):
-        list(json_lines(tmp_path / "a.jsonl"))
-    with pytest.raises(InputError, match=r"110 bytes.*100"):
-        read_text(tmp_path / "a.jsonl", 100)
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
-    for place in (tmp_path, tmp_path / "pipe", tmp_path / "nowhere", Path("/dev/zero")):
-        with pytest.raises(InputError, match="must be a file"):
-            read_text(place)
-    os.mkfifo(tmp_path / "pipe.avi")
-    with pytest.raises(InputError, match="file of a video"):
-        list(Clip("pipe", (tmp_path / "pipe.avi",)).frames())
+    os.mkfifo(tmp_path / "pipe.avi")  # opening it would wait for ever
+    with pytest.raises(InputError, match=message):
+        call(tmp_path / name)
 
 
 @quick
@@ -254,21 +254,21 @@ def test_a_video_that_claims_to_be_huge_or_endless_takes_no_memory(tmp_path):
     with av.open(str(file), "w") as container:
         stream = container.add_stream("mjpeg", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
-        for _ in range(3):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
-        container.mux(stream.encode(None))
-    whole = file.read_bytes()
-    assert len(list(Clip("whole", (file,)).frames())) == 3
-    header = b"\xff\xc0\x00\x11\x08"
-    assert header + struct.pack(">HH", 48, 64) in whole
-    file.write_bytes(whole.replace(header + struct.pack(">HH", 48, 64), header + struct.pack(">HH", 30_000, 30_000)))
-    with little_memory(), pytest.raises(InputError, match=r"a\.avi"):
-        list(Clip("huge", (file,)).frames())
+        for picture in [av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")] * 3 + [None]:
+            container.mux(stream.encode(picture))
+    whole, clip = file.read_bytes(), Clip("huge", (file,))
+    assert len(list(clip.frames())) == 3
+    small, large = (b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", *sides) for sides in ((48, 64), (30_000, 30_000)))
     place = whole.index(b"strh") + 8 + 32  # dwLength
-    assert struct.unpack_from("<I", whole, place) == (3,)
-    file.write_bytes(whole[:place] + struct.pack("<I", 2**31 - 1) + whole[place + 4 :])
-    with little_memory(), pytest.raises(InputError, match="2147483647 frames"):
-        Clip("endless", (file,)).announced()
+    assert small in whole and struct.unpack_from("<I", whole, place) == (3,)
+    endless = whole[:place] + struct.pack("<I", 2**31 - 1) + whole[place + 4 :]
+    for content, read, message in (
+        (whole.replace(small, large), lambda: list(clip.frames()), r"a\.avi"),
+        (endless, clip.announced, "2147483647 frames"),
+    ):
+        file.write_bytes(content)
+        with little_memory(), pytest.raises(InputError, match=message):
+            read()
 
 
 def test_a_playlist_by_the_name_of_a_video_opens_no_other_file(tmp_path):
@@ -320,29 +320,26 @@ def test_a_data_set_may_be_a_link_and_one_inside_it_may_not_lead_out(tmp_path, m
     assert read_imdb(real)["train"].num_rows == 4
 
 
-def test_no_reader_of_data_sets_is_led_out(tmp_path):
-    outside = tmp_path / "outside"
-    write_frames(outside / "01")
+@pytest.mark.parametrize(
+    ("read", "link", "leads"),
+    [
+        (lambda root: find_clips(root, "train"), "training/01", "frames/01"),
+        (lambda root: find_clips(root, "test"), "testing/frames", "frames"),
+        (lambda root: find_clips(root, None), "a.avi", "a.avi"),
+        (read_mnli, "train.tsv", "mnli/train.tsv"),
+        (read_imdb, "aclImdb", "imdb"),  # the folder that the archive unpacks to
+    ],
+)
+def test_no_reader_of_data_sets_is_led_out(tmp_path, read, link, leads):
+    outside, root = tmp_path / "outside", tmp_path / "data"
+    write_frames(outside / "frames" / "01")
     write_video(outside / "a.avi", 3)
     mnli(outside / "mnli")
-    frames, videos, pairs, reviews = (tmp_path / name for name in ("frames", "videos", "pairs", "reviews"))
-    for folder in (frames / "training", frames / "testing", videos, pairs):
-        folder.mkdir(parents=True)
-    (frames / "training" / "01").symlink_to(outside / "01")
-    (frames / "testing" / "frames").symlink_to(outside)
-    (videos / "a.avi").symlink_to(outside / "a.avi")
-    reviews.mkdir()
-    (reviews / "aclImdb").symlink_to(imdb(outside / "imdb"))  # the folder that the archive unpacks to
-    for name in ("train.tsv", "dev_matched.tsv"):
-        (pairs / name).symlink_to(outside / "mnli" / name)
-    for call in (
-        lambda: find_clips(frames, "train"),
-        lambda: find_clips(videos, None),
-        lambda: read_mnli(pairs),
-        lambda: read_imdb(reviews),
-    ):
-        with pytest.raises(InputError, match="out of"):
-            call()
-    assert find_clips(videos / "a.avi", None)[0].name == "a"  # named by the person
-    assert find_clips(frames / "training" / "01", None)[0].announced() == 3
-    refuse_ways_out(tmp_path, [outside / "01" / "0.jpg"])
+    imdb(outside / "imdb")
+    mnli(root) if read is read_mnli else (root / link).parent.mkdir(parents=True)
+    (root / link).unlink(missing_ok=True)
+    (root / link).symlink_to(outside / leads)
+    with pytest.raises(InputError, match="out of"):
+        read(root)
+    if link in ("training/01", "a.avi"):
+        assert find_clips(root / link, None)[0].announced() == 3  # named by the person

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.extras import required
 from descend.noise_scale import check_noise_is, noise_std
 
@@ -37,10 +37,12 @@ def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
     Raises:
         InputError: If a number is out of its range, or the package dp-accounting is missing.
     """
-    if not 0 <= noise_std < math.inf:
-        raise InputError(f"the noise's standard deviation must be finite and at least 0; got {noise_std}.")
-    _positive("sensitivity", sensitivity)
-    _share(delta)
+    finite = 0 <= noise_std < math.inf
+    refuse(
+        (not finite, f"the noise's standard deviation must be finite and at least 0; got {noise_std}."),
+        _positive("sensitivity", sensitivity),
+        _share(delta),
+    )
     if noise_std == 0:
         return math.inf
     with required("The ε of a noise level"):
@@ -93,10 +95,12 @@ class Release:
     noise_is: str = "std"
 
     def __post_init__(self) -> None:
-        _share(self.delta)
-        _positive("sigma", self.sigma)
-        _positive("clip", self.clip)
-        _count("tokens", self.tokens)
+        refuse(
+            _share(self.delta),
+            _positive("sigma", self.sigma),
+            _positive("clip", self.clip),
+            _count("tokens", self.tokens),
+        )
         check_noise_is(self.noise_is)
 
     @classmethod
@@ -114,8 +118,7 @@ class Release:
             sigma: σ_x.
             noise_is: What γσ_x is of the noise.
         """
-        _positive("sigma", sigma)
-        _count("dimension", dimension)
+        refuse(_positive("sigma", sigma), _count("dimension", dimension))
         return cls(delta, sigma * math.sqrt(dimension), tokens, sigma, f"σ_x√{dimension}, the default", noise_is)
 
     def guarantee(self, level: float) -> Guarantee:
@@ -174,16 +177,14 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
 
 
-def _share(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie strictly between 0 and 1, such as 1e-5; got {delta}.")
+def _share(delta: float) -> tuple[bool, str]:
+    """The rule for δ, as `refuse` takes it; so are the other two for a name and a value."""
+    return not 0 < delta < 1, f"delta must lie strictly between 0 and 1, such as 1e-5; got {delta}."
 
 
-def _positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise InputError(f"{name} must be a finite number above 0; got {value}.")
+def _positive(name: str, value: float) -> tuple[bool, str]:
+    return not 0 < value < math.inf, f"{name} must be a finite number above 0; got {value}."
 
 
-def _count(name: str, value: int) -> None:
-    if not 1 <= value <= _MOST:
-        raise InputError(f"{name} must be from 1 to {_MOST:,}; got {value}.")
+def _count(name: str, value: int) -> tuple[bool, str]:
+    return not 1 <= value <= _MOST, f"{name} must be from 1 to {_MOST:,}; got {value}."

@@ -181,13 +181,7 @@ def is_litter(path: Path) -> bool:
 
 def plain_text(value: Any) -> bool:
     """Whether a JSON value is text that UTF-8 can encode; a lone surrogate can't be."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
 def refuse_ways_out(root: Path, files: Iterable[Path]) -> None:

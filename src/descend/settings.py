@@ -364,21 +364,16 @@ class RecipeSettings(WorkloadSettings):
         raise NotImplementedError
 
 
-CLEAN: Any = setting(0.0, "training noise γ, in std of the embeddings")
-"""The training noise of recipes that train a pretrained model: none unless asked for."""
-
-
 @dataclass(frozen=True)
-class PretrainedSettings(RecipeSettings):
+class PretrainedSettings:
     """Settings of recipes that train a pretrained model of Transformers, with all of its blocks or the first K.
 
-    A class that derives from this one and a second class of settings takes `CLEAN` as its ``noise``: of two classes a
-    dataclass takes the fields of the first, with all that it inherits.
+    It stands before the other base class, whose ``noise`` it replaces: none unless asked for.
     """
 
     model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
     keep_layers: Count | None = setting(None, "cut it to its first K blocks before training [all]")
-    noise: NoiseLevel = CLEAN
+    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the embeddings")
 
     @property
     def depth(self) -> int:
@@ -486,7 +481,7 @@ class TextSettings(RecipeSettings):
 
 
 @dataclass(frozen=True)
-class ClassifierSettings(TextSettings, PretrainedSettings):
+class ClassifierSettings(PretrainedSettings, TextSettings):
     """Settings of text classification with any pretrained encoder, or a decoder.
 
     A model's own head is trained further where ``pooling`` is what it reads; otherwise it gets a new head.
@@ -494,7 +489,6 @@ class ClassifierSettings(TextSettings, PretrainedSettings):
 
     dataset: str = setting(None, "kind of the texts [by the files]", ("imdb", "mnli", "labelled"))
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
-    noise: NoiseLevel = CLEAN
     pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))
 
     training = TextSettings.pretrained
@@ -537,7 +531,7 @@ class EncoderSettings(NewTextSettings):
 
 
 @dataclass(frozen=True)
-class ImageSettings(PretrainedSettings):
+class ImageSettings(PretrainedSettings, RecipeSettings):
     """Settings of image classification.
 
     ``data`` are a folder with a folder of images for each class, or with such ``train`` and ``test`` folders; MNIST's
@@ -596,11 +590,10 @@ class LanguageSettings(RecipeSettings):
 
 
 @dataclass(frozen=True)
-class LanguageModelSettings(LanguageSettings, PretrainedSettings):
+class LanguageModelSettings(PretrainedSettings, LanguageSettings):
     """Settings of instruction tuning of a pretrained language model."""
 
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
-    noise: NoiseLevel = CLEAN
 
     training = LanguageSettings.pretrained
 

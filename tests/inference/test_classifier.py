@@ -1,5 +1,7 @@
 """Leaving early: against the full forward pass, a plain loop, and a count of the rows that blocks were given."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -208,18 +210,12 @@ def test_the_model_is_given_texts_of_about_the_same_length_in_eval_mode_without_
     assert torch.is_grad_enabled()
 
 
-def test_what_the_model_can_not_take_is_cut_and_ut_takes_all(classifier):
-    long = "a very good film " * 40
-    for family in FAMILIES:
-        it = classifier(family)
-        cut = it.predict([long, long + " and a bad one"], exit_threshold=0.9)
-        assert (cut[0] == cut[1]) is (family != "descend-text-ut")
-
-
-def test_no_texts_are_no_predictions_and_one_text_is_one(classifier):
-    it = classifier("bert")
-    assert it.predict([]) == []
-    assert it.predict("good film") == it.predict(["good film"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_model_can_not_take_is_cut_and_ut_takes_all(classifier, family):
+    it, long = classifier(family), "a very good film " * 40
+    cut = it.predict([long, long + " and a bad one"], exit_threshold=0.9)
+    assert (cut[0] == cut[1]) is (family != "descend-text-ut")
+    assert it.predict([]) == [] and it.predict("good film") == it.predict(["good film"])
 
 
 @pytest.mark.parametrize(
@@ -262,26 +258,27 @@ def test_it_is_loaded_from_a_run_or_a_models_folder(family, classifier, tmp_path
         assert again.predict(TEXTS, exit_patience=2) == it.predict(TEXTS, exit_patience=2)
 
 
-def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path):
-    load, network = DescentClassifier.from_pretrained, classifier("bert").model.network
-    with pytest.raises(InputError, match=r"'.*nowhere'.*run folder"):
-        load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="load a classifier"):
-        load(tmp_path)
-    network.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"tokenizer.*words"):
-        load(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    assert load(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(bytes(100))
-    with pytest.raises(InputError, match="load a classifier"):
-        load(tmp_path)
-    network.bert.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"classifier.bias, classifier.weight"):
-        load(tmp_path)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder, model: shutil.rmtree(folder), r"'.*folder'.*run folder"),
+        (lambda folder, model: (folder / "config.json").unlink(), "load a classifier"),
+        (lambda folder, model: [file.unlink() for file in folder.glob("*token*")], r"tokenizer.*words"),
+        (lambda folder, model: (folder / "model.safetensors").write_bytes(bytes(100)), "load a classifier"),
+        (lambda folder, model: model.bert.save_pretrained(folder), r"classifier.bias, classifier.weight"),
+    ],
+)
+def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path, damage, message):
+    model = classifier("bert").model.saved
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "folder")
+    assert DescentClassifier.from_pretrained(tmp_path / "folder")
+    damage(tmp_path / "folder", model)
+    with pytest.raises(InputError, match=message):
+        DescentClassifier.from_pretrained(tmp_path / "folder")
     with pytest.raises(InputError, match=rf"tokenizer.*{len(tokenizer)}.*40"):
         DescentClassifier(lively("bert"), tokenizer)
     tokenizer = learn_tokenizer(TEXTS)
     tokenizer.pad_token = None
     with pytest.raises(InputError, match="padding"):
-        DescentClassifier(network, tokenizer)
+        DescentClassifier(model, tokenizer)

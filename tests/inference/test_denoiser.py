@@ -93,33 +93,41 @@ def test_a_saved_model_is_loaded_with_what_its_run_knows(tmp_path, frames):
         DescentDenoiser.from_pretrained(tmp_path / "run")
 
 
-def test_what_can_not_be_denoised_is_said(tmp_path, frames):
-    denoiser = DescentDenoiser(MODELS["ut"](), noise=GaussianNoise(0.8))
-    assert denoiser.noise_std is None  # σ_x is not known
-    for wrong, message in (
-        (frames[0], r"shape \(F, H, W\).*\(160, 160\)"),
-        (np.zeros((180, 320, 3), np.uint8), r"\(180, 320, 3\).*frames\[None\]"),
-        (frames[:0], r"\(0, 160, 160\)"),
-        (frames.astype(int), "uint8, or floats.*int64"),
-        (frames.astype(float), "Divide by 255"),
-        (np.full((2, 9, 9), np.nan), "mean of nan"),
-        (tmp_path / "nowhere", "does not exist"),
-    ):
-        with pytest.raises(InputError, match=message):
-            denoiser.denoise(wrong)
+@pytest.mark.parametrize(
+    ("wrong", "settings", "message"),
+    [
+        (lambda frames: frames[0], {}, r"shape \(F, H, W\).*\(160, 160\)"),
+        (lambda frames: np.zeros((180, 320, 3), np.uint8), {}, r"\(180, 320, 3\).*frames\[None\]"),
+        (lambda frames: frames[:0], {}, r"\(0, 160, 160\)"),
+        (lambda frames: frames.astype(int), {}, "uint8, or floats.*int64"),
+        (lambda frames: frames.astype(float), {}, "Divide by 255"),
+        (lambda frames: np.full((2, 9, 9), np.nan), {}, "mean of nan"),
+        (lambda frames: "nowhere", {}, "does not exist"),
+        (lambda frames: "clips", {}, "holds 2 clips"),
+        (lambda frames: frames, {"layer": 0}, "layer must be 1 to 3.*got 0"),
+        (lambda frames: frames, {"layer": 4}, "layer must be 1 to 3.*got 4"),
+        (lambda frames: frames, {"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_what_can_not_be_denoised_is_said(tmp_path, frames, monkeypatch, wrong, settings, message):
+    monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         write_frames(tmp_path / "clips" / name)
-    with pytest.raises(InputError, match="holds 2 clips"):
-        denoiser.denoise(tmp_path / "clips")
-    for layer in (0, 4):
-        with pytest.raises(InputError, match=f"layer must be 1 to 3.*got {layer}"):
-            denoiser.denoise(frames, layer)
-    with pytest.raises(InputError, match="batch_size"):
-        denoiser.denoise(frames, batch_size=0)
-    with pytest.raises(InputError, match="window must be at least 1"):
-        DescentDenoiser(denoiser.model, window=0)
+    with pytest.raises(InputError, match=message):
+        DescentDenoiser(MODELS["ut"]()).denoise(wrong(frames), **settings)
+
+
+def test_what_is_no_denoiser_is_refused(tmp_path):
+    denoiser = DescentDenoiser(MODELS["ut"](), noise=GaussianNoise(0.8))
+    assert denoiser.noise_std is None  # σ_x is not known
     network("bert").save_pretrained(tmp_path / "bert")
-    with pytest.raises(InputError, match="expected a UT, a DUST or a ViTDenoiser; got Bert"):
-        DescentDenoiser.from_pretrained(tmp_path / "bert")
-    with pytest.raises(InputError, match="can't load a denoiser"):
-        DescentDenoiser.from_pretrained(tmp_path / "clips")
+    for make, message in (
+        (lambda: DescentDenoiser(denoiser.model, window=0), "window must be at least 1"),
+        (
+            lambda: DescentDenoiser.from_pretrained(tmp_path / "bert"),
+            "expected a UT, a DUST or a ViTDenoiser; got Bert",
+        ),
+        (lambda: DescentDenoiser.from_pretrained(tmp_path), "can't load a denoiser"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make()

@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModel
 
 from descend.errors import InputError
-from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig
+from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig, dct_dictionary
+from descend.models.first_layers import keep_first, plain_output
 
 MODELS = {
     "ut": lambda: UT(UTConfig(depth=3)),
@@ -136,21 +137,25 @@ def test_hard_inputs_stay_finite(model, patches, hard, dtype):
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
 
-def test_the_auto_class_loads_it(model, patches, tmp_path):
+def test_the_auto_class_loads_it_the_same(model, patches, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = AutoModel.from_pretrained(tmp_path)
-    assert type(loaded) is type(model)
-    assert torch.equal(loaded(patches).reconstruction, model(patches).reconstruction)
-
-
-def test_saved_and_loaded_it_is_the_same(model, patches, tmp_path):
-    model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path)
-    assert not loaded.training
+    assert type(loaded) is type(model) and not loaded.training
     assert loaded.config.to_diff_dict() == model.config.to_diff_dict() | {"architectures": [type(model).__name__]}
     assert loaded.state_dict().keys() == model.state_dict().keys()
     for one, other in zip(loaded.predictions(patches), model.predictions(patches), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_first_layers_alone_are_a_model_with_that_exits_prediction(model, patches, tmp_path):
+    predictions = list(model.predictions(patches))
+    for layers in range(1, model.depth + 1):
+        cut = copy.deepcopy(model)
+        keep_first(cut, layers)
+        cut.save_pretrained(tmp_path / str(layers))
+        assert cut.depth == layers
+        for each in (cut, AutoModel.from_pretrained(tmp_path / str(layers))):
+            torch.testing.assert_close(plain_output(each, patches), predictions[layers], rtol=1e-5, atol=1e-5)
 
 
 def test_half_precision_is_near(model, patches):
@@ -184,3 +189,26 @@ def test_a_wrong_shape_is_named(model, shape):
         model(torch.zeros(shape))
     with pytest.raises(InputError):
         list(model.predictions(torch.zeros(shape)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: UTConfig(depth=0), "depth must be at least 1"),
+        (lambda: DUSTConfig(layer="parallel"), r"layer.*'alternating'.*'proximal'.*'parallel'"),
+        (lambda: DUSTConfig(c=0.0), r"\bc\b.*0\.0"),
+        (lambda: DUSTConfig(c=float("inf")), r"\bc\b.*inf"),
+        (lambda: DUST(DUSTConfig(atoms=500)), "square number"),
+        (lambda: dct_dictionary(16, 1000), "1000.*1024"),
+        (lambda: ViTDenoiserConfig(depth=0), "depth must be at least 1"),
+        (lambda: ViTDenoiserConfig(patch_size=15), "patches.*15.*160"),
+        (lambda: ViTDenoiserConfig(frame_patch=7), "patches.*160"),
+        (lambda: ViTDenoiserConfig(resample="lanczos"), "resample must be one of"),
+        (lambda: ViTDenoiserConfig(readout="mean"), "readout.*'decoder'.*'pixels'.*'mean'"),
+        (lambda: ViTDenoiserConfig(image_mean=[0.5]), "num_channels = 3.*1 and 3"),
+        (lambda: ViTDenoiserConfig(backbone="bert"), "backbone.*'vit', 'dinov2'.*'bert'"),
+    ],
+)
+def test_a_configuration_that_can_not_be_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

@@ -9,6 +9,7 @@ from PIL import Image
 from descend import DescentDenoiser
 from descend.cli import main
 from descend.tasks.video import find_clips
+from tests.support.runs import refused, said
 from tests.support.sources import write_frames, write_video
 
 
@@ -29,8 +30,8 @@ def pictures(folder, end=""):
 def test_every_frame_of_every_clip_is_written(run, tmp_path, capsys):
     write_video(tmp_path / "clips/a.avi", 35)  # more than one block, and no whole number of windows
     write_video(tmp_path / "clips/holiday/b.mp4", 1, size=(48, 64))
-    assert main(["denoise", str(run), "--data", str(tmp_path / "clips"), "--out", str(tmp_path / "out")]) == 0
-    written, trained = capsys.readouterr().out.splitlines()
+    out, _ = said(capsys, "denoise", run, "--data", tmp_path / "clips", "--out", tmp_path / "out")
+    written, trained = out.splitlines()
     assert written == f"{tmp_path / 'out'}: 36 frames of 2 clips after layer 2 of 2."
     denoiser = DescentDenoiser.from_pretrained(run)
     assert f"standard deviation {denoiser.noise_std:.0f} of 255" in trained
@@ -40,9 +41,8 @@ def test_every_frame_of_every_clip_is_written(run, tmp_path, capsys):
 
 def test_a_trial_adds_noise_and_measures_the_error(run, tmp_path, capsys):
     write_frames(tmp_path / "clip", 9, suffix=".png", size=(160, 160))
-    flags = ["--layer", "1", "--noise", "0.5", "--quiet"]
-    assert main(["denoise", str(run), "--data", str(tmp_path / "clip"), "--out", str(tmp_path / "out"), *flags]) == 0
-    out, err = capsys.readouterr()
+    words = ["--data", tmp_path / "clip", "--out", tmp_path / "out", "--layer", "1", "--noise", "0.5", "--quiet"]
+    out, err = said(capsys, "denoise", run, *words)
     assert err == "" and "after layer 1 of 2" in out
     clean, noisy = pictures(tmp_path / "clip").astype(float), pictures(tmp_path / "out/clip", "_noisy")
     before, after = map(float, re.findall(r"(\d+\.\d) (?:with it|denoised)", out))
@@ -53,31 +53,14 @@ def test_a_trial_adds_noise_and_measures_the_error(run, tmp_path, capsys):
     assert np.abs((noisy - clean)[inner]).max() > 20  # noise is in the pictures
 
 
-def test_two_clips_of_one_name_are_refused(run, tmp_path, capsys):
-    for suffix in ("avi", "mp4"):
-        write_video(tmp_path / f"clips/a.{suffix}", 2)
-    assert main(["denoise", str(run), "--data", str(tmp_path / "clips"), "--out", str(tmp_path / "out")]) == 2
-    assert "two clips of" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
 def test_an_export_denoises_as_the_first_layers_of_its_run_do(run, tmp_path, capsys):
     write_video(tmp_path / "a.avi", 4)
-    export = str(tmp_path / "first")
-    assert main(["export", str(run), "--layers", "1", "--out", export]) == 0
-    given = ["--data", str(tmp_path / "a.avi"), "--noise", "1", "--out"]
-    assert main(["denoise", export, *given, str(tmp_path / "export")]) == 0
-    assert main(["denoise", str(run), *given, str(tmp_path / "run"), "--layer", "1"]) == 0
+    said(capsys, "export", run, "--layers", "1", "--out", tmp_path / "first")
+    given = ["--data", tmp_path / "a.avi", "--noise", "1", "--out"]
+    said(capsys, "denoise", tmp_path / "first", *given, tmp_path / "export")
+    said(capsys, "denoise", run, *given, tmp_path / "run", "--layer", "1")
     assert np.array_equal(pictures(tmp_path / "export/a"), pictures(tmp_path / "run/a"))
-    assert DescentDenoiser.from_pretrained(export).noise_std == DescentDenoiser.from_pretrained(run).noise_std
-    assert main(["evaluate", export]) == 2
-    assert f"are written by descend denoise {export} --data PATH" in capsys.readouterr().err
-
-
-def test_an_unfinished_run_is_named_as_one(run, tmp_path, capsys):
-    write_video(tmp_path / "a.avi", 4)
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    (unfinished / "config.json").write_text((run / "config.json").read_text())
-    given = ["--data", str(tmp_path / "a.avi"), "--out", str(tmp_path / "out")]
-    assert main(["denoise", str(unfinished), *given]) == 2
-    assert "finish the run first: the same descend train with --resume" in capsys.readouterr().err
+    whole, first = map(DescentDenoiser.from_pretrained, (run, tmp_path / "first"))
+    assert first.noise_std == whole.noise_std
+    line = refused(capsys, "evaluate", tmp_path / "first")
+    assert f"are written by descend denoise {tmp_path / 'first'} --data PATH" in line

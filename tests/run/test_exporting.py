@@ -14,24 +14,18 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from descend.cli import main
 from descend.errors import InputError
-from descend.models import UT, LayeredCausalLM, LayeredClassifier, ViTDenoiser
+from descend.models import UT, LayeredCausalLM, LayeredClassifier
 from descend.results import read_summary
 from descend.results.findings import first_within
 from descend.run import export_model
 from tests.support import own
 from tests.support.networks import causal, network
-from tests.support.texts import review_folder
+from tests.support.runs import refused, said
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
 STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
 TEXT = ["--depth", "3", "--hidden-size", "16", "--max-length", "30", "--use-cpu", *STEPS]
 VIDEO = ["--depth", "3", "--window", "2", "--stride", "30", "--use-cpu", *STEPS]
-
-
-def words(capsys, *given, status=0):
-    capsys.readouterr()
-    assert main([str(each) for each in given]) == status
-    return capsys.readouterr()
 
 
 def train(folder: Path, recipe: str, *flags: object) -> Path:
@@ -45,11 +39,6 @@ def language(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def reviews(tmp_path_factory):
-    return review_folder(tmp_path_factory.mktemp("reviews"))
-
-
-@pytest.fixture(scope="module")
 def classifier(tmp_path_factory, reviews):
     return train(tmp_path_factory.mktemp("text") / "run", "text-distilbert", *TEXT, "--data", reviews)
 
@@ -60,7 +49,7 @@ def texts(model):
 
 
 def test_a_language_model_is_a_plain_checkpoint(language, tmp_path, capsys):
-    out, err = words(capsys, "export", language, "--layers", "2", "--out", tmp_path / "two")
+    out, err = said(capsys, "export", language, "--layers", "2", "--out", tmp_path / "two")
     assert not err
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "two")
     whole = AutoModelForCausalLM.from_pretrained(language / "model")
@@ -88,59 +77,46 @@ def test_a_language_model_is_a_plain_checkpoint(language, tmp_path, capsys):
     assert draft == {"method": "draft_model", "model": str(tmp_path / "two"), "num_speculative_tokens": 5}
 
 
-def test_auto_chooses_by_the_metric_that_evaluate_measures_on_validation_data(classifier, reviews, tmp_path, capsys):
-    before = {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
-    out, _ = words(capsys, "export", classifier, "--layers", "auto", "--tolerance", "100", "--out", tmp_path / "out")
-    assert before == {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
-    assert "layer 1: accuracy" in out and "K = 1 of 3" in out and "<- chosen" in out
-    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").config.n_layers == 1
-    words(capsys, "evaluate", classifier, "--split", "validation", "--noise", "1")
-    metrics = json.loads((classifier / "summary.json").read_text())["layer_metrics"]["1.0"]
-    assert [line.split("accuracy ")[1][:6] for line in out.splitlines() if line.startswith("layer ")] == [
-        f"{value:.4f}" for value in metrics
-    ]
-
-
-def test_evaluate_takes_an_exported_classifier(classifier, reviews, tmp_path, capsys):
-    words(capsys, "export", classifier, "--layers", "2", "--out", tmp_path / "two")
-    words(capsys, "evaluate", classifier, "--noise", "0")
-    flags = ["--task", "classification", "--data", reviews, "--noise", "0"]
-    words(capsys, "evaluate", tmp_path / "two", *flags)
-    whole, cut = (json.loads((each / "summary.json").read_text()) for each in (classifier, tmp_path / "two"))
-    assert cut["layer_metrics"]["0.0"] == whole["layer_metrics"]["0.0"][:3]
-    assert cut["layer_losses"]["0.0"] == pytest.approx(whole["layer_losses"]["0.0"][:3], rel=1e-5)
-    words(capsys, "evaluate", classifier / "model", *flags)
-    alone = json.loads((classifier / "model" / "summary.json").read_text())
+def test_evaluate_takes_an_exported_classifier_whose_card_says_where_it_comes_from(
+    classifier, reviews, tmp_path, capsys
+):
+    said(capsys, "evaluate", classifier, "--noise", "0,1")
+    said(capsys, "export", classifier, "--layers", "2", "--out", tmp_path / "two")
+    for saved in (tmp_path / "two", classifier / "model"):
+        said(capsys, "evaluate", saved, "--task", "classification", "--data", reviews, "--noise", "0")
+    whole, cut, alone = map(read_summary, (classifier, tmp_path / "two", classifier / "model"))
+    assert cut.layer_metrics[0] == whole.layer_metrics[0][:3]
+    assert cut.layer_losses[0] == pytest.approx(whole.layer_losses[0][:3], rel=1e-5)
     for name in ("method", "seed", "strength", "train_noise", "temperature"):
-        assert alone[name] == whole[name], name
-    assert "did not ask" in cut["verdict"] and "did not ask" not in alone["verdict"]
-    assert (cut["method"], cut["temperature"]) == (whole["method"], whole["temperature"])
+        assert getattr(alone, name) == getattr(whole, name), name
+    assert (cut.method, cut.temperature) == (whole.method, whole.temperature)
+    assert "did not ask" in cut.verdict and "did not ask" not in alone.verdict
+    card = ModelCard.load(tmp_path / "two" / "README.md")
+    assert "first 2 of 3 layers" in card.text and "descend train text-distilbert" in card.text
+    results = {each.metric_args["noise"]: each.metric_value for each in card.data.eval_results}
+    assert results == {level: pytest.approx(whole.layer_metrics[level][2], rel=1e-5) for level in (0, 1)}
 
 
-def test_video_models_and_what_a_shared_layer_means(tmp_path, capsys):
-    vit = train(tmp_path / "vit", "video-vit", *VIDEO, "--hidden-size", "16")
-    words(capsys, "export", vit, "--layers", "1", "--out", tmp_path / "vit1")
-    assert ViTDenoiser.from_pretrained(tmp_path / "vit1").depth == 1
+def test_what_a_shared_layer_means(tmp_path, capsys):
     ut = train(tmp_path / "ut", "video-ut", *VIDEO)
-    out, _ = words(capsys, "export", ut, "--layers", "2", "--out", tmp_path / "ut2")
-    assert "share one set of weights" in out and "runs 2 times" in out
+    out, _ = said(capsys, "export", ut, "--layers", "2", "--out", tmp_path / "ut2")
+    assert "share one set of weights" in out and "runs 2 times" in out and "vllm" not in out
     whole, cut = UT.from_pretrained(ut / "model"), UT.from_pretrained(tmp_path / "ut2")
     patches = torch.rand(1, 2, 4, 256, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(cut(patches).reconstruction, list(whole.predictions(patches))[2])
-    assert "vllm" not in out
 
 
 def test_adapters_are_merged_and_the_type_of_weights_is_kept(language, tmp_path, capsys):
     half = tmp_path / "half"
     shutil.copytree(language, half)
     AutoModelForCausalLM.from_pretrained(half / "model", dtype=torch.bfloat16).save_pretrained(half / "model")
-    words(capsys, "export", half, "--layers", "1", "--out", tmp_path / "bf16")
+    said(capsys, "export", half, "--layers", "1", "--out", tmp_path / "bf16")
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "bf16").dtype == torch.bfloat16
 
     flags = ["--model", language / "model", "--lora", "q_proj,lm_head", "--learning-rate", "0.1"]
     run = train(tmp_path / "lora", "llm-sft", *TEXT, *flags)
     assert "PEFT" not in (run / "model" / "README.md").read_text()
-    out, _ = words(capsys, "export", run, "--layers", "2", "--out", tmp_path / "merged")
+    out, _ = said(capsys, "export", run, "--layers", "2", "--out", tmp_path / "merged")
     assert "holds adapters" in out and "vllm serve WHOLE" in out
     from peft import AutoPeftModelForCausalLM
 
@@ -148,16 +124,6 @@ def test_adapters_are_merged_and_the_type_of_weights_is_kept(language, tmp_path,
     cut = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     expected = list(LayeredCausalLM(whole).predictions(texts(cut)))[2]
     torch.testing.assert_close(cut(**texts(cut)).logits, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_the_card_says_where_an_export_comes_from(classifier, tmp_path, capsys):
-    words(capsys, "evaluate", classifier, "--noise", "0,1")
-    words(capsys, "export", classifier, "--layers", "2", "--out", tmp_path / "two")
-    card = ModelCard.load(tmp_path / "two" / "README.md")
-    summary = json.loads((classifier / "summary.json").read_text())
-    assert "first 2 of 3 layers" in card.text and "descend train text-distilbert" in card.text
-    results = {each.metric_args["noise"]: each.metric_value for each in card.data.eval_results}
-    assert results == {0.0: pytest.approx(summary["layer_metrics"]["0.0"][2], rel=1e-5), 1.0: results[1.0]}
 
 
 def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monkeypatch):
@@ -168,20 +134,13 @@ def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monke
     commands = re.findall(r"^    (descend export .*)$", PAGE, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
-        words(capsys, *shlex.split(command)[1:])
+        said(capsys, *shlex.split(command)[1:])
     scope: dict = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(block, scope)
     settings = scope["inputs"] | {"do_sample": False}
     model, draft = scope["model"], scope["draft"]
     assert torch.equal(model.generate(**settings, assistant_model=draft), model.generate(**settings))
-
-
-def refused(capsys, run, out, *flags):
-    _, err = words(capsys, "export", run, "--out", out, *flags, status=2)
-    assert err.count("\n") == 1
-    assert not Path(out).exists() or Path(out).is_file() or any(Path(out).iterdir())
-    return err
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -202,62 +161,33 @@ def test_a_model_of_a_script_is_exported_and_stays_whole(tmp_path, lora):
     assert "first 2 of 3 layers of a " in (tmp_path / "two" / "README.md").read_text()
 
 
+def unsampled():
+    model = causal()
+    model.generation_config.temperature, model.generation_config.do_sample = 0.9, False
+    return model
+
+
 @pytest.mark.parametrize(
-    ("model", "layers", "message"),
+    ("model", "layers", "place", "message"),
     [
-        (network("distilbert"), 4, "1 to 3, the layers of the model; got 4"),
-        (network("distilbert"), 0, "got 0"),
-        (own.layers(), 1, "one of your own"),
+        (network("distilbert"), 4, "out", "1 to 3, the layers of the model; got 4"),
+        (network("distilbert"), 0, "out", "got 0"),
+        (own.layers(), 1, "out", "one of your own"),
+        (unsampled(), 1, "out", "its generation_config: .*do_sample"),
+        (network("distilbert"), 1, ".", "new or an empty folder"),
     ],
 )
-def test_what_export_model_refuses(tmp_path, model, layers, message):
+def test_what_export_model_refuses(tmp_path, model, layers, place, message):
+    (tmp_path / "file").touch()
     with pytest.raises(InputError, match=message):
-        export_model(model, layers, tmp_path / "out")
-    unsampled = causal()
-    unsampled.generation_config.temperature, unsampled.generation_config.do_sample = 0.9, False
-    with pytest.raises(InputError, match=r"its generation_config: .*do_sample"):
-        export_model(unsampled, 1, tmp_path / "out")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="new or an empty folder"):
-        export_model(network("distilbert"), 1, tmp_path)
+        export_model(model, layers, tmp_path / place)
     assert not (tmp_path / "out").exists()
-
-
-def test_wrong_input_is_one_line(language, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("descend.run.evaluating.of_run", lambda *_: pytest.fail("loaded before the input was checked"))
-    monkeypatch.setattr("descend.run.exporting.of_run", lambda *_: pytest.fail("loaded before the input was checked"))
-    out = tmp_path / "out"
-    for layers in ("0", "4", "99"):
-        assert f"1 to 3, the layers of {language}, or auto; got {layers}" in refused(
-            capsys, language, out, "--layers", layers
-        )
-    for layers in ("two", "-1", "1.5"):
-        assert layers in refused(capsys, language, out, f"--layers={layers}")
-    assert "--layers auto" in refused(capsys, language, out, "--layers", "2", "--tolerance", "1")
-    for tolerance in ("-1", "101", "nan"):
-        assert tolerance in refused(capsys, language, out, "--layers", "auto", "--tolerance", tolerance)
-    assert "config.json" in refused(capsys, tmp_path, out, "--layers", "1")
-    assert f"give the run: {language}" in refused(capsys, language / "model", out, "--layers", "1")
-    assert "new or an empty folder" in refused(capsys, language, language / "model", "--layers", "1")
-    (tmp_path / "file").write_text("")
-    assert "new or an empty folder" in refused(capsys, language, tmp_path / "file", "--layers", "1")
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    config = json.loads((language / "config.json").read_text())
-    (unfinished / "config.json").write_text(json.dumps(config | {"seconds": None}))
-    assert "--resume" in refused(capsys, unfinished, out, "--layers", "1")
-
-
-def test_a_model_that_is_not_there_is_refused(language, tmp_path, capsys):
-    err = refused(capsys, language, tmp_path / "out", "--layers", "1", "--model", "nothing")
-    assert "'nothing'" in err and "its models: model" in err
 
 
 def test_a_family_that_can_not_be_cut_is_refused_and_nothing_is_written(classifier, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("descend.run.exporting.keep_first", lambda model, layers: None)
-    err = refused(capsys, classifier, tmp_path / "out", "--layers", "1")
-    assert "DistilBertForSequenceClassification" in err and "exit 1" in err
-    assert list(tmp_path.iterdir()) == []
+    line = refused(capsys, "export", classifier, "--layers", "1", "--out", tmp_path / "out")
+    assert "DistilBertForSequenceClassification" in line and "exit 1" in line and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -280,23 +210,26 @@ def test_the_smallest_layer_within_the_tolerance(values, full, higher, tolerance
 
 def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(classifier, tmp_path, capsys):
     auto = ["export", classifier, "--layers", "auto", "--tolerance", "2"]
-    words(capsys, "evaluate", classifier, "--noise", "1")
-    summary = read_summary(classifier)
-    assert summary.validation and summary.validation.samples == 12
-    chosen = summary.layers_needed.choice(2)
-    out, _ = words(capsys, *auto, "--out", tmp_path / "own")
-    assert f"K = {max(chosen.layer, 1)} of 3: " in out and "within 2 points of its own full depth" in out
+    said(capsys, "evaluate", classifier, "--noise", "1")
+    content, summary = json.loads((classifier / "summary.json").read_text()), read_summary(classifier)
+    before = {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
+    chosen = max(summary.layers_needed.choice(2).layer, 1)
+    out, _ = said(capsys, *auto, "--out", tmp_path / "own")
+    assert before == {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
+    assert f"K = {chosen} of 3: " in out and "within 2 points of its own full depth" in out
+    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "own").config.n_layers == chosen
+    rows = [line.split("accuracy ")[1] for line in out.splitlines() if line.startswith("layer ")]
+    metrics = [f"{value:.4f}" for value in summary.validation.metric]
+    assert [row.removesuffix(" <- chosen") for row in rows] == metrics and rows[chosen].endswith(" <- chosen")
     assert "On test data: open within 2 points" in out  # so few texts certify nothing
-    out, _ = words(capsys, *auto, "--baseline", classifier, "--out", tmp_path / "held")
+    out, _ = said(capsys, *auto, "--baseline", classifier, "--out", tmp_path / "held")
     assert f"within 2 points of the full depth of {classifier}" in out
     bare = Path(shutil.copytree(classifier, tmp_path / "bare"))
     (bare / "groups.json").unlink()
-    out, _ = words(capsys, "export", bare, *auto[2:], "--out", tmp_path / "again")
+    out, _ = said(capsys, "export", bare, *auto[2:], "--out", tmp_path / "again")
     assert f"For a certificate of K on test data: descend evaluate {bare} --model model." in out
-    content = json.loads((classifier / "summary.json").read_text())
-    better = Path(shutil.copytree(classifier, tmp_path / "better"))
-    known = content["validation"]
-    assert known["layer_metrics"] == {"1.0": known["metric"]}
+    better, known = Path(shutil.copytree(classifier, tmp_path / "better")), content["validation"]
+    assert known["samples"] == 12 and known["layer_metrics"] == {"1.0": known["metric"]}
     again = f"noise. Type: descend evaluate {better} --noise 1"
     for validation, refusal in (
         (known | {"layer_metrics": {"1.0": [2.0] * 4}}, "no layer is within 2 points of the full depth of"),
@@ -307,7 +240,4 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
         (None, "was not evaluated on the 12 validation samples"),
     ):
         (better / "summary.json").write_text(json.dumps(content | {"validation": validation}))
-        assert refusal in refused(
-            capsys, classifier, tmp_path / "none", "--layers", "auto", "--tolerance", "2", "--baseline", better
-        )
-    assert "--layers auto" in refused(capsys, classifier, tmp_path / "none", "--layers", "2", "--baseline", better)
+        assert refusal in refused(capsys, *auto, "--baseline", better, "--out", tmp_path / "none")

@@ -1,4 +1,4 @@
-"""Runs through the command line: what a folder holds, repeating it, going on with it, evaluating it."""
+"""Runs through the command line: what a folder holds, repeating and resuming it, evaluating it."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,19 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import load_file, save_file
 
-from descend import UT, DescentConfig, GaussianNoise, InputError, run
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, InputError, run
 from descend.cli import main
 from descend.evaluation.evaluators import MOST_SAMPLES
 from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
-from descend.results import read_summary
+from descend.results import read_config, read_summary
 from descend.results.ownership import RESULTS
 from descend.run.describing import stored
 from descend.settings import DescentSettings
 from descend.tasks.video import VideoDenoising, load_test, load_video
+from descend.training.checkpoints import seal
 from descend.training.sft import DescentSFTConfig
-from tests.support.runs import SETTINGS, TINY, assert_same_end, rows, stop_after, train
+from tests.support.runs import TINY, assert_same_end, refused, rows, said, stop_after, train
 from tests.support.sources import clips
 from tests.support.subjects import measured
 
@@ -40,55 +42,38 @@ def finished(tmp_path_factory) -> Path:
     return out
 
 
+def edit(file: Path, **parts) -> None:
+    """Change entries of a JSON file, within its parts."""
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {name: content[name] | entries for name, entries in parts.items()}))
+
+
 # --- what a folder holds
 
 
 def test_a_run_folder_holds_what_the_plan_says(finished):
-    names = {path.name for path in finished.iterdir()}
-    expected = {
-        "config.json",
-        "records.jsonl",
-        "model",
-        "dual.safetensors",
-        "summary.json",
-        "groups.json",
-        "frames.npz",
-        "report.html",
-    }
-    assert names == expected | {"checkpoint-3", "checkpoint-6", "checkpoint-8"}
-    written = {path.name for path in (finished / "model").iterdir()}
-    assert written == {"config.json", "model.safetensors", "README.md"}
+    files = {"config.json", "records.jsonl", "model", "dual.safetensors", "summary.json", "groups.json", "frames.npz"}
+    files |= {"report.html", "checkpoint-3", "checkpoint-6", "checkpoint-8"}
+    assert {path.name for path in finished.iterdir()} == files
+    assert {path.name for path in (finished / "model").iterdir()} == {"config.json", "model.safetensors", "README.md"}
     dual = load_file(finished / "dual.safetensors")
-    assert {name: tensor.shape for name, tensor in dual.items()} == {
-        "multipliers": (2,),
-        "cap_multiplier": (),
-        "slack": (2,),
-        "sigma": (),
-        "moved": (),
-    }
+    shapes = {"multipliers": (2,), "cap_multiplier": (), "slack": (2,), "sigma": (), "moved": ()}
+    assert {name: tensor.shape for name, tensor in dual.items()} == shapes
     assert dual["multipliers"].max() > 0 and dual["moved"]
-    for folder in ("model", "checkpoint-3"):
-        assert UT.from_pretrained(finished / folder).depth == 2
+    assert {UT.from_pretrained(finished / folder).depth for folder in ("model", "checkpoint-3")} == {2}
 
 
 def test_the_summary_has_what_the_plan_says(finished):
     summary = json.loads((finished / "summary.json").read_text())
-    asked = """recipe method seed model dataset metric higher_is_better noise values mean train_noise layer_losses
-        layer_metrics violations feasible multipliers descending_share"""
-    assert set(asked.split()) <= summary.keys()
-    assert summary["noise"] == [0, 0.8, 1.6]
-    assert (summary["recipe"], summary["method"], summary["model"]) == ("video-ut", "constrained", "UT-2")
-    assert (summary["dataset"], summary["metric"], summary["train_noise"]) == ("scenes", "rmse", 0.8)
-    assert summary["higher_is_better"] is False
+    expected = {"recipe": "video-ut", "method": "constrained", "seed": 42, "model": "UT-2", "dataset": "scenes"}
+    expected |= {"metric": "rmse", "higher_is_better": False, "noise": [0, 0.8, 1.6], "train_noise": 0.8}
+    expected |= {"split": "test", "checkpoint": "model", "limits": [None, 0.4, 0.4], "samples": 45, "groups": 3}
+    assert {name: summary[name] for name in expected} == expected
     assert {level: len(found) for level, found in summary["layer_losses"].items()} == {"0.0": 3, "0.8": 3, "1.6": 3}
-    assert len(summary["violations"]) == len(summary["multipliers"]) == 2
+    assert len(summary["violations"]) == len(summary["multipliers"]) == 2 and summary["values"] and summary["mean"]
     exits = {level: found[0] for level, found in summary["layer_metrics"].items()}  # UT's exit 0 is its input
     assert summary["input_metrics"] == pytest.approx(exits, rel=1e-6)
-    frames = np.load(finished / "frames.npz")
-    assert frames["reconstruction"].shape == (3, 3, 2, 160, 160)
-    assert (summary["split"], summary["checkpoint"]) == ("test", "model")
-    assert summary["limits"] == [None, 0.4, 0.4]
-    assert (summary["samples"], summary["groups"]) == (45, 3)  # three clips
+    assert np.load(finished / "frames.npz")["reconstruction"].shape == (3, 3, 2, 160, 160)
     assert not set(summary["undecided"]) & set(summary["violated"])
     assert summary["binding"] == [layer for layer in (1, 2) if summary["multipliers"][layer - 1] > 0] != []
     names = ", ".join(f"layer {layer}" for layer in summary["binding"])
@@ -98,7 +83,6 @@ def test_the_summary_has_what_the_plan_says(finished):
 def test_the_summary_has_the_energy_along_the_layers(finished):
     """That of clean inputs by hand, on the samples that are measured."""
     summary = json.loads((finished / "summary.json").read_text())
-    assert summary["energy"].keys() == summary["layer_losses"].keys()
     model = UT.from_pretrained(finished / "model").eval()
     test = load_video(None, window=2).test
     clean = torch.stack([torch.as_tensor(test[place]["patches"]) for place in evenly(len(test), MOST_SAMPLES)])
@@ -109,67 +93,82 @@ def test_the_summary_has_the_energy_along_the_layers(finished):
             pair = -(-apart.square().sum(-1) / 2).exp()
             mixed = torch.einsum("bntp,pq,bntq->bn", hidden, mixer, hidden) / 2
             assert summary["energy"]["0.0"][layer] == pytest.approx((pair - mixed).mean().item(), rel=1e-4)
-    noisier = [summary["energy"][level][0] for level in ("0.0", "0.8", "1.6")]
+    noisier = [summary["energy"][level][0] for level in summary["layer_losses"]]
     assert noisier == sorted(noisier)  # what differs more has more energy
 
 
-def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path):
-    assert train(tmp_path / "cap", "--cap", "0.1", "--alpha", "0.01", "--depth", "1", steps=2) == 0
-    summary = run.evaluate(tmp_path / "cap", noise=[0.8])
-    assert (summary.cap_multiplier > 0, summary.multipliers) == (True, [0])
-    assert summary.binding == summary.violated == [0]
-    assert summary.verdict == (
-        "Open: 3 groups of samples, at least 12 are needed for a verdict, such as 12 clips or texts. So far the cap "
-        "misses its bound by more than 1% on the test data. Binding (λ > 0 at the last step): the cap."
-    )
-    assert train(tmp_path / "erm", "--method", "erm", steps=2) == 0
-    summary = run.evaluate(tmp_path / "erm", noise=[0.8])
-    assert summary.binding == [] and "Binding" not in summary.verdict
+@pytest.mark.parametrize(
+    ("flags", "binding"), [("--cap 0.1 --alpha 0.01 --depth 1", [0]), ("--method erm", [])], ids=["cap", "erm"]
+)
+def test_what_binds_is_told_by_its_multiplier_the_cap_too(tmp_path, flags, binding):
+    assert train(tmp_path / "run", *flags.split(), steps=2) == 0
+    summary = run.evaluate(tmp_path / "run", noise=[0.8])
+    assert summary.binding == binding and (summary.cap_multiplier > 0) == bool(binding)
+    assert summary.verdict.endswith("Binding (λ > 0 at the last step): the cap.") == bool(binding)
 
 
-def test_nothing_binds_before_the_first_dual_step(finished, tmp_path):
+@pytest.mark.parametrize(("moved", "binding"), [(False, []), (True, [1, 2]), (None, [1, 2])])
+def test_nothing_binds_before_the_first_dual_step(out, moved, binding):
     """The price rule's multipliers start above 0; older files do not say whether they moved."""
-    out = Path(shutil.copytree(finished, tmp_path / "run"))
     tensors = load_file(out / "dual.safetensors")
-    del tensors["moved"]
     tensors["multipliers"].fill_(1.0)
-    for moved, binding in (({"moved": torch.tensor(False)}, []), ({"moved": torch.tensor(True)}, [1, 2]), ({}, [1, 2])):
-        save_file(tensors | moved, out / "dual.safetensors")
-        assert run.evaluate(out, noise=[0.8]).binding == binding
+    del tensors["moved"]
+    save_file(tensors | ({} if moved is None else {"moved": torch.tensor(moved)}), out / "dual.safetensors")
+    assert run.evaluate(out, noise=[0.8]).binding == binding
 
 
-def test_the_config_names_every_setting_of_descends_own(finished):
+def test_the_config_names_every_setting_and_alone_repeats_the_run(finished, tmp_path):
     config = json.loads((finished / "config.json").read_text())
     own = set(DescentSettings.__annotations__) - {"remove_unused_columns", "dataloader_pin_memory"}
-    assert len(own) > 10 and own <= config["training"].keys()
-    assert (config["training"]["form"], config["training"]["slack_optimizer"]) == ("difference", None)  # defaults too
-    assert config["training"]["alpha_decay"] == 1  # the recipe's own is that of its own α
-    assert "adam_beta1" not in config["training"] and "output_dir" not in config["training"]
+    assert len(own) > 10 and own <= config["training"].keys()  # defaults too, and none of Transformers'
+    assert not {"adam_beta1", "output_dir"} & config["training"].keys()
     assert {"torch", "transformers", "accelerate"} <= config["versions"].keys()
-    assert config["versions"]["torch"].startswith(torch.__version__.split("+")[0])
-
-
-def test_the_config_alone_repeats_the_run(finished, tmp_path):
-    config = json.loads((finished / "config.json").read_text())
-    recipe = RECIPES[config["recipe"]](**config["settings"])
     args = DescentConfig(output_dir=str(tmp_path / "run"), **config["training"])
-    assert args.seed == config["seed"]
-    run.train(config["recipe"], recipe, args)
+    run.train(config["recipe"], RECIPES[config["recipe"]](**config["settings"]), args)
     assert_same_end(tmp_path / "run", finished)
+    assert train(tmp_path / "other", "--seed", "1") == 0
+    duals = [load_file(each / "dual.safetensors")["multipliers"] for each in (finished, tmp_path / "other")]
+    assert not torch.equal(*duals)
 
 
-def test_a_seed_changes_the_run(finished, tmp_path):
-    assert train(tmp_path / "run", "--seed", "1") == 0
-    assert load_file(tmp_path / "run" / "dual.safetensors")["multipliers"].tolist() != (
-        load_file(finished / "dual.safetensors")["multipliers"].tolist()
-    )
+def test_the_noise_of_training_can_be_drawn_again_from_the_config_alone(tmp_path, monkeypatch):
+    seen, draw = [], GaussianNoise.__call__
+
+    def recorded(noise, clean, keep=None, indices=None):
+        noisy = draw(noise, clean, keep, indices)
+        seen.extend([[clean, noisy]] if indices is None else [])  # those of evaluation belong to the samples
+        return noisy
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GaussianNoise, "__call__", recorded)
+        assert train(tmp_path / "run", "--seed", "3", steps=2) == 0
+    again = GaussianNoise(0.8, read_config(tmp_path / "run").sigma, read_config(tmp_path / "run").seed)
+    assert len(seen) == 2 and not torch.equal(seen[0][1] - seen[0][0], seen[1][1] - seen[1][0])
+    for step, (clean, noisy) in enumerate(seen):
+        again.begin(step)
+        assert torch.equal(again(clean), noisy)
 
 
-# --- going on
+@pytest.mark.parametrize("given", [{"use_cpu": True}, {}, {"bf16": False}])
+def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path, given):
+    """`TrainingArguments` resets Accelerate's global state: a model would be moved off its GPU."""
+    kind = DescentSFTConfig if "bf16" in given else DescentConfig  # TRL's default is bf16, which not every machine has
+    args = kind(output_dir=str(tmp_path), learning_rate=1e-3, **given)
+    state = PartialState()
+    state.noticed = "this very one"
+    try:
+        noted = stored(args)
+        assert vars(PartialState())["noticed"] == "this very one"
+    finally:
+        vars(PartialState()).pop("noticed", None)
+    assert noted["learning_rate"] == 1e-3 and "accelerator_config" not in noted
+    assert {name: noted[name] for name in ("use_cpu", "bf16") if name in noted} == given
+
+
+# --- resuming; every recipe in test_resume.py, damage and kills in tests/training/test_nothing_lost.py
 
 
 VARIANTS = {
-    "adam": [],
     "explicit slack, every 3": ["--slack", "explicit", "--dual-every", "3"],
     "nupi, explicit slack": ["--dual-optimizer", "nupi", "--slack", "explicit", "--dual-optim-args", '{"kp": 2.0}'],
     "ratio, every epoch": ["--form", "ratio", "--dual-every", "epoch", "--slack", "explicit"],
@@ -190,33 +189,17 @@ def test_an_interrupted_run_goes_on_bit_equal(tmp_path, variant, monkeypatch, ca
             stop_after(patch, step)
             capsys.readouterr()
             assert train(out, *flags, *(["--resume"] if step > 1 else [])) == 130
-            assert f"stopped at step {step} of 8; saved in {out}." in capsys.readouterr().err
-            assert not (out / "model").exists()
+        assert f"stopped at step {step} of 8; saved in {out}." in capsys.readouterr().err
+        assert not (out / "model").exists()
     assert train(out, *flags, "--resume") == 0
     assert_same_end(tmp_path / "whole" / "run", out)
 
 
-@pytest.mark.parametrize("recipe", ["video-vit --hidden-size 16 --warmup-steps 0", "video-dust --atoms 64"])
-def test_other_models_go_on_bit_equal_too(tmp_path, recipe):
-    """ViT's parameters have other names in a model that is saved for the Hub."""
-    command = ["train", *recipe.split(), "--data", "generated", *SETTINGS.split(), "--max-steps", "4"]
-    command += ["--save-steps", "2"]
-    whole, half = tmp_path / "whole" / "run", tmp_path / "half" / "run"
-    assert main([*command, "--out", str(whole)]) == 0
-    shutil.copytree(whole, half)
-    shutil.rmtree(half / "model")
-    shutil.rmtree(half / "checkpoint-4")
-    assert main([*command, "--out", str(half), "--resume"]) == 0
-    assert_same_end(half, whole, "checkpoint-4")
-
-
 @pytest.mark.parametrize("checkpoint", [3, 8, None])
-def test_a_run_that_was_killed_goes_on_bit_equal_from_its_last_checkpoint(finished, tmp_path, checkpoint, capsys):
+def test_a_run_that_was_killed_goes_on_bit_equal_from_its_last_checkpoint(finished, out, checkpoint):
     # What a kill leaves: rows later than the last whole checkpoint, one of them cut off, a checkpoint half written.
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
-    for name in ("model", "summary.json", "dual.safetensors", "frames.npz"):
-        shutil.rmtree(out / name) if name == "model" else (out / name).unlink()
+    shutil.rmtree(out / "model")
+    (out / "dual.safetensors").unlink()
     for step in (3, 6, 8):
         if checkpoint is None or step > checkpoint:
             (out / f"checkpoint-{step}" / "trainer_state.json").unlink()
@@ -226,24 +209,40 @@ def test_a_run_that_was_killed_goes_on_bit_equal_from_its_last_checkpoint(finish
     assert_same_end(out, finished)
 
 
-def test_going_on_with_a_finished_run_changes_nothing(finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    before = json.loads((finished / "config.json").read_text())
-    assert train(tmp_path / "run", "--resume") == 0
-    assert_same_end(tmp_path / "run", finished)
-    after = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert after["seconds"] > before.pop("seconds") / 2  # those before are counted
-    assert {name: after[name] for name in before} == before
+def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_made_longer(finished, out, capsys):
+    """Its evaluation is removed at the first further step, and files of nobody's are not."""
+    shutil.copytree(out, out.parent / "elsewhere").rename(out / "on-elsewhere")
+    (out / "notes.txt").touch()
+    content = json.loads((out / "config.json").read_text())
+    for name in ("layer_dropout", "exit_curriculum"):  # settings of another method, which an older version had not
+        del content["training"][name]
+    (out / "config.json").write_text(json.dumps(content))
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.name in RESULTS}
+    assert train(out, "--resume") == 0
+    assert_same_end(out, finished)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in RESULTS} == before and before
+    again, once = read_config(out), read_config(finished)
+    assert again.seconds > once.seconds / 2 and again.model_copy(update={"seconds": once.seconds}) == once
+    capsys.readouterr()
+    assert train(out, "--resume", "--learning-rate", "0.1", "--depth", "3") == 2
+    error = capsys.readouterr().err
+    assert "was made with other settings: depth (was 2, now 3), learning_rate (was 0.003, now 0.1)" in error
+    assert train(out, "--resume", steps=10) == 0
+    assert "its evaluation, of an earlier step, is removed; evaluate again." in capsys.readouterr().err
+    assert (out / "checkpoint-10").is_dir() and read_config(out).training["max_steps"] == 10
+    assert not {path.name for place in (out, out / "on-elsewhere") for path in place.iterdir()} & set(RESULTS)
+    assert (out / "notes.txt").exists() and (out / "on-elsewhere" / "config.json").exists()
+    line = refused(capsys, "compare", out, "--out", out.parent / "page")
+    assert f"run `descend evaluate {out}` first" in line
 
 
-def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path, capsys):
+def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path):
     flags = ["--per-device-train-batch-size", "2", "--logging-steps", "1", "--eval-steps", "1000"]
     out = tmp_path / "part" / "a run"
     command = ["train", *TINY, "--out", str(out), "--max-steps", "100", "--save-steps", "100", *flags]
     threads = str(torch.get_num_threads())  # a sum over more threads is another sum
     process = subprocess.Popen(
         [sys.executable, "-m", "descend", *command],
-        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""},
@@ -254,10 +253,8 @@ def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path, capsys):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
     again = f"Go on with: descend train {' '.join(command[1:]).replace(str(out), repr(str(out)))} --resume"
-    assert stderr.splitlines()[-1].endswith(again)
-    assert "Traceback" not in stderr
+    assert process.returncode == 130 and stderr.splitlines()[-1].endswith(again) and "Traceback" not in stderr
     (saved,) = out.glob("checkpoint-*")
     assert 0 < int(saved.name.split("-")[1]) < 100
     assert main([*command, "--resume"]) == 0
@@ -266,87 +263,54 @@ def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path, capsys):
     assert_same_end(out, whole, "checkpoint-100")
 
 
-def test_a_run_from_before_a_setting_of_another_method_goes_on(finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    file = tmp_path / "run" / "config.json"
-    content = json.loads(file.read_text())
-    for name in ("layer_dropout", "exit_curriculum"):
-        del content["training"][name]
-    file.write_text(json.dumps(content))
-    assert train(tmp_path / "run", "--resume") == 0
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_ignores_stops_the_run_before_its_first_step(tmp_path, monkeypatch, capsys):
+    """What a weak reference's callback raises is printed and lost."""
+    begin = DescentTrainer.train
+
+    def signalled(self, *args, **kwargs):
+        weakref.finalize(type("Gone", (), {})(), signal.raise_signal, signal.SIGTERM)
+        return begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(DescentTrainer, "train", signalled)
+    assert train(tmp_path / "run") == 130
+    assert "interrupted" in capsys.readouterr().err and not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-def test_other_settings_are_refused_on_resuming(finished, tmp_path, capsys):
-    shutil.copytree(finished, tmp_path / "run")
-    assert train(tmp_path / "run", "--resume", "--learning-rate", "0.1", "--depth", "3") == 2
-    error = capsys.readouterr().err
-    assert "was made with other settings: depth (was 2, now 3), learning_rate (was 0.003, now 0.1)" in error
-    assert load_file(tmp_path / "run" / "model" / "model.safetensors").keys()
-
-
-def test_a_longer_run_may_go_on(finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    assert train(tmp_path / "run", "--resume", steps=10) == 0
-    assert (tmp_path / "run" / "checkpoint-10").is_dir()
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["training"]["max_steps"] == 10
+def test_a_dust_of_an_earlier_version_is_not_resumed(tmp_path, capsys):
+    """It had a dictionary more than layers."""
+    words = ["train", "video-dust", *TINY[1:], "--atoms", "64", "--no-tied", "--out", str(tmp_path / "run")]
+    words += ["--max-steps", "2", "--save-steps", "1"]
+    assert main(words) == 0
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    shutil.rmtree(tmp_path / "run" / "model")
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["dictionary"] = torch.cat([weights["dictionary"], weights["dictionary"][:1]])
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    seal(checkpoint)
+    _, error = said(capsys, *words, "--resume", status=2)
+    assert f"{checkpoint} holds another model than this version makes" in error.splitlines()[-1]
 
 
 # --- evaluating
 
 
-def test_other_data_are_judged_with_the_sigma_and_noise_of_the_run(finished, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # where the cache goes
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
-    data = clips(tmp_path / "flicker", shade=40)
-    summary = run.evaluate(out, data=str(data), noise=[0.8], seed=3)
-    sigma = json.loads((out / "config.json").read_text())["sigma"]
-    test, _ = load_test(data, 2)  # all of it: nothing is kept back for training
-    network = UT.from_pretrained(out / "model")
-    by_hand = measured(network, VideoDenoising(), test, GaussianNoise(0.8, sigma, 3))
-    assert (summary.dataset, summary.groups) == ("flicker", 4)
-    assert summary.sigma == sigma != load_video(data, 2).sigma
-    assert summary.values == by_hand.metrics[-1:]
-    other = run.evaluate(out, data=str(data), noise=[0.8], seed=4)
-    assert other.values != summary.values
-
-
-def test_other_data_leave_the_runs_own_evaluation_alone(finished, tmp_path, monkeypatch, capsys):
+def test_other_data_are_judged_with_the_sigma_of_the_run_whose_own_evaluation_stays(out, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
-    assert main(["evaluate", str(out), "--noise", "0.8"]) == 0
     own = {path: path.read_bytes() for path in [*out.glob("*.*"), *out.glob("model/*")] if path.is_file()}
-    assert out / "summary.json" in own and out / "report.html" in own
     data, page = clips(tmp_path / "flicker", shade=40), out / "on-flicker" / "report.html"
-    assert main(["evaluate", str(out), "--noise", "0.8", "--data", str(data)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(page)
-    assert {path: path.read_bytes() for path in own} == own
-    assert "<h1>Descend: run on flicker</h1>" in page.read_text()
-    assert read_summary(page.parent).dataset == "flicker"
-    assert main(["compare", str(out), str(page.parent), "--out", str(tmp_path / "both")]) == 0
+    shown, _ = said(capsys, "evaluate", out, "--noise", "0.8", "--data", data)
+    assert shown.splitlines()[-1] == str(page) and "<h1>Descend: run on flicker</h1>" in page.read_text()
+    assert {path: path.read_bytes() for path in own} == own and out / "summary.json" in own
+    summary, sigma = read_summary(page.parent), read_config(out).sigma
+    test, _ = load_test(data, 2)  # all of it: nothing is kept back for training
+    by_hand = measured(UT.from_pretrained(out / "model"), VideoDenoising(), test, GaussianNoise(0.8, sigma))
+    assert (summary.dataset, summary.groups, summary.values) == ("flicker", 4, by_hand.metrics[-1:])
+    assert summary.sigma == sigma != load_video(data, 2).sigma
+    assert run.evaluate(out, data=str(data), noise=[0.8], seed=4).values != summary.values
+    said(capsys, "compare", out, page.parent, "--out", tmp_path / "both")
     assert "<h1>Descend: run, run on flicker</h1>" in (tmp_path / "both" / "report.html").read_text()
-
-
-def test_the_evaluation_of_an_earlier_step_is_removed(finished, tmp_path, capsys):
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
-    assert main(["evaluate", str(out), "--noise", "0.8"]) == 0
-    shutil.copytree(out, tmp_path / "elsewhere")
-    (tmp_path / "elsewhere").rename(out / "on-elsewhere")
-    (out / "notes.txt").touch()
-    before = {path.name: path.read_bytes() for path in out.iterdir() if path.name in RESULTS}
-    assert len(before) == 4
-    assert train(out, "--resume") == 0  # no further step
-    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in RESULTS} == before
-    capsys.readouterr()
-    assert train(out, "--resume", steps=10) == 0
-    assert "its evaluation, of an earlier step, is removed; evaluate again." in capsys.readouterr().err
-    assert not {path.name for place in (out, out / "on-elsewhere") for path in place.iterdir()} & set(RESULTS)
-    assert (out / "notes.txt").exists() and (out / "on-elsewhere" / "config.json").exists()
-    assert main(["compare", str(out), "--out", str(tmp_path / "page")]) == 2
-    assert f"run `descend evaluate {out}` first" in capsys.readouterr().err
 
 
 def test_a_run_is_judged_from_anywhere(tmp_path, monkeypatch):
@@ -354,9 +318,8 @@ def test_a_run_is_judged_from_anywhere(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert train(Path("run"), "--data", "flicker", "--cache-dir", "cache", steps=1) == 0
-    settings = json.loads(Path("run/config.json").read_text())["settings"]
-    assert settings["data"] == str(tmp_path / "here" / "flicker")
-    assert settings["cache_dir"] == str(tmp_path / "here" / "cache")
+    settings = read_config(Path("run")).settings
+    assert [settings[name] for name in ("data", "cache_dir")] == [f"{tmp_path}/here/flicker", f"{tmp_path}/here/cache"]
     monkeypatch.chdir(tmp_path / "there")
     assert main(["evaluate", "../here/run", "--noise", "0.8"]) == 0
     assert not any((tmp_path / "there").iterdir())
@@ -365,48 +328,36 @@ def test_a_run_is_judged_from_anywhere(tmp_path, monkeypatch):
 
 
 def strict(path: Path):
-    """JSON as the standard has it."""
-
-    def refuse(constant: str):
-        raise AssertionError(f"{constant} in {path}")
-
-    return json.loads(path.read_text(), parse_constant=refuse)
+    """JSON as the standard has it, without NaN."""
+    return json.loads(path.read_text(), parse_constant=lambda constant: pytest.fail(f"{constant} in {path}"))
 
 
-def test_a_diverged_model_is_judged_with_nulls(finished, tmp_path, capsys):
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
+def test_what_is_no_number_is_judged_with_nulls(finished, out, capsys):
+    """Of noise beyond all numbers, and of a model that has diverged."""
+    said(capsys, "evaluate", out, "--noise", "0.8,1e30")
+    summary = strict(out / "summary.json")
+    assert summary["values"][0] > 0 and summary["values"][1] is None and summary["mean"] is None
+    assert summary["violations"] == strict(finished / "summary.json")["violations"]
     network = UT.from_pretrained(out / "model")
     with torch.no_grad():
         network.feedforward.fill_(torch.nan)
     network.save_pretrained(out / "model")
-    assert main(["evaluate", str(out), "--noise", "0,0.8"]) == 0
-    assert "INFEASIBLE: layers 1, 2 break their constraints" in capsys.readouterr().out
+    assert "INFEASIBLE: layers 1, 2 break their constraints" in said(capsys, "evaluate", out, "--noise", "0,0.8")[0]
     summary = strict(out / "summary.json")
-    assert (summary["feasible"], summary["certain"], summary["violated"]) == (False, False, [1, 2])
-    assert summary["values"] == [None, None] and summary["mean"] is None
-    assert summary["layer_losses"]["0.8"][0] > 0 and summary["layer_losses"]["0.8"][1:] == [None, None]
-    assert summary["violations"] == [None, None] and summary["violation_intervals"] == [[None, None]] * 2
-    assert main(["report", str(out)]) == 0
-
-
-def test_noise_beyond_all_numbers_is_judged_with_nulls(finished, tmp_path, capsys):
-    shutil.copytree(finished, tmp_path / "run")
-    assert main(["evaluate", str(tmp_path / "run"), "--noise", "0.8,1e30"]) == 0
-    summary = strict(tmp_path / "run" / "summary.json")
-    assert summary["values"][0] > 0 and summary["values"][1] is None
-    assert summary["mean"] is None
-    assert summary["violations"] == json.loads((finished / "summary.json").read_text())["violations"]
+    assert summary["layer_losses"]["0.8"].pop(0) > 0
+    expected = {"feasible": False, "certain": False, "violated": [1, 2], "values": [None, None], "mean": None}
+    expected |= {"violations": [None, None], "violation_intervals": [[None, None]] * 2}
+    assert {name: summary[name] for name in expected} == expected and summary["layer_losses"]["0.8"] == [None, None]
+    said(capsys, "report", out)
 
 
 def test_two_models_meet_the_same_noise(finished, tmp_path):
     assert train(tmp_path / "run", "--method", "erm") == 0
     run.evaluate(tmp_path / "run", noise=[0.0, 0.8, 1.6])
-    noisy = [np.load(folder / "frames.npz")["noisy"] for folder in (finished, tmp_path / "run")]
-    np.testing.assert_array_equal(*noisy)
+    np.testing.assert_array_equal(*(np.load(each / "frames.npz")["noisy"] for each in (finished, tmp_path / "run")))
     # UT's layer 0 is the noisy input itself.
-    errors = [json.loads((folder / "summary.json").read_text()) for folder in (finished, tmp_path / "run")]
-    assert errors[0]["layer_losses"]["0.8"][0] == errors[1]["layer_losses"]["0.8"][0]
+    first, second = (read_summary(each).layer_losses[0.8][0] for each in (finished, tmp_path / "run"))
+    assert first == second
 
 
 def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
@@ -417,42 +368,34 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
         network.feedforward += 0.1 * torch.eye(256)
         network.save_pretrained(out / "model")
     worse, best = (run.evaluate(out, noise=[0.8], model=name) for name in ("model", "best_feasible"))
-    assert best.values[0] < worse.values[0]
-    assert best.feasible
+    assert best.values[0] < worse.values[0] and best.feasible
     assert (worse.checkpoint, best.checkpoint) == ("model", "best_feasible")
     (out / "best_feasible" / "dual.safetensors").unlink()  # its own, not that of the run's end
     with pytest.raises(InputError, match=r"best_feasible.dual\.safetensors"):
         run.evaluate(out, noise=[0.8], model="best_feasible")
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_every_split_can_be_judged(finished, tmp_path, split):
-    shutil.copytree(finished, tmp_path / "run")
-    summary = run.evaluate(tmp_path / "run", noise=[0.8], split=split)
-    assert summary.split == split
-    assert summary.samples == {"train": 18, "validation": 30, "test": 45}[split]
-    data = {"train": "the training data", "validation": "the validation data", "test": "the test data"}[split]
-    assert f" on {data}" in summary.verdict
+@pytest.mark.parametrize(("split", "samples"), [("train", 18), ("validation", 30), ("test", 45)])
+def test_every_split_can_be_judged(out, split, samples):
+    summary = run.evaluate(out, noise=[0.8], split=split)
+    assert (summary.split, summary.samples) == (split, samples)
+    assert f" on the {split}{'ing' * (split == 'train')} data" in summary.verdict
 
 
-def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise():
-    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.8)) == pytest.approx(np.linspace(0, 2.8, 8))
-    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.0)) == pytest.approx(np.linspace(0, 2.8, 8))
-    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0.8), "dropout") == pytest.approx(
-        np.linspace(0, 0.7, 8)
-    )
+@pytest.mark.parametrize(("noise", "shift", "top"), [(0.8, "gaussian", 2.8), (0, "gaussian", 2.8), (1, "dropout", 0.7)])
+def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise(noise, shift, top):
+    recipe = RECIPES["video-ut"](data="generated", noise=noise)
+    assert run.usual_levels(recipe, shift) == pytest.approx(np.linspace(0, top, 8))
+
+
+def test_a_run_is_judged_on_a_machine_that_could_not_train_it(finished, out):
+    elsewhere = {"bf16": True, "deepspeed": "of_another_machine.json", "torch_compile_backend": "none there"}
+    edit(out / "config.json", training=elsewhere)
+    assert main(["evaluate", str(out), "--noise", "0", "--frames", "1"]) == 0
+    assert read_summary(out).values[0] == read_summary(finished).values[0]
 
 
 # --- folders that can't be evaluated
-
-
-def test_an_edited_depth_is_refused(finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    config = json.loads((finished / "config.json").read_text())
-    config["settings"]["depth"] = 5
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"2 layers.*config.json.*depth 5"):
-        run.evaluate(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -465,21 +408,16 @@ def test_an_edited_depth_is_refused(finished, tmp_path):
         ("training", {"seed": "1"}, "seed must be a number; got the text '1'"),
     ],
 )
-def test_a_setting_of_another_type_is_refused_with_the_file_that_has_it(tmp_path, finished, part, changed, fault):
-    config = json.loads((finished / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {part: config[part] | changed}))
+def test_a_setting_of_another_type_is_refused_with_the_file_that_has_it(out, part, changed, fault):
+    edit(out / "config.json", **{part: changed})
     with pytest.raises(InputError) as error:
-        run.evaluate(tmp_path)
-    assert str(error.value).startswith(f"{tmp_path / 'config.json'} holds settings that this version of descend can't")
+        run.evaluate(out)
+    assert str(error.value).startswith(f"{out / 'config.json'} holds settings that this version of descend can't")
     assert fault in str(error.value) and str(error.value).endswith(". Train the run again.")
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 DAMAGE = {
-    "cut": cut,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "empty": lambda path: path.write_bytes(b""),
     "other": lambda path: path.write_text("not tensors, but something else of some length"),
     "missing": Path.unlink,
@@ -488,30 +426,12 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["model/model.safetensors", "dual.safetensors"])
-def test_a_damaged_model_is_one_clear_line(finished, tmp_path, name, damage, capsys):
-    shutil.copytree(finished, tmp_path / "run")
-    before = (finished / "summary.json").read_text()
-    DAMAGE[damage](tmp_path / "run" / name)
-    assert main(["evaluate", str(tmp_path / "run"), "--noise", "0.8"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"descend: {tmp_path / 'run' / name.removesuffix('/model.safetensors')} can't be loaded: ")
+def test_a_damaged_model_is_one_clear_line(finished, out, name, damage, capsys):
+    DAMAGE[damage](out / name)
+    line = refused(capsys, "evaluate", out, "--noise", "0.8")
+    assert line.startswith(f"descend: {out / name.removesuffix('/model.safetensors')} can't be loaded: ")
     assert line.endswith("Train the run again.")
-    assert (tmp_path / "run" / "summary.json").read_text() == before
-
-
-@pytest.mark.parametrize("frames", [0, -1])
-def test_a_page_without_frames_is_refused(finished, frames):
-    with pytest.raises(InputError, match=rf"frames.*got {frames}"):
-        run.evaluate(finished, frames=frames)
-
-
-def test_an_unfinished_run_is_refused(finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "model")
-    with pytest.raises(InputError, match=r"model.*--resume"):
-        run.evaluate(tmp_path / "run")
-    with pytest.raises(InputError, match="best_feasible"):
-        run.evaluate(tmp_path / "run", model="best_feasible")
+    assert (out / "summary.json").read_text() == (finished / "summary.json").read_text()
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON", None])
@@ -523,65 +443,31 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
     assert "\n" not in str(error.value)
 
 
-def test_a_models_own_folder_is_no_run(finished):
+def test_a_run_that_is_not_what_its_config_says_is_refused(out):
+    for frames in (0, -1):
+        with pytest.raises(InputError, match=rf"frames.*got {frames}"):
+            run.evaluate(out, frames=frames)
     with pytest.raises(InputError, match=r"model.config\.json"):
-        run.evaluate(finished / "model")
+        run.evaluate(out / "model")
+    edit(out / "config.json", settings={"depth": 5})
+    with pytest.raises(InputError, match=r"2 layers.*config.json.*depth 5"):
+        run.evaluate(out)
+    shutil.rmtree(out / "model")
+    for model, message in (("model", r"model.*--resume"), ("best_feasible", "best_feasible")):
+        with pytest.raises(InputError, match=message):
+            run.evaluate(out, model=model)
 
 
-def test_the_noise_of_training_can_be_drawn_again_from_the_config_alone(tmp_path, monkeypatch):
-    seen, draw = [], GaussianNoise.__call__
-
-    def recorded(noise, clean, keep=None, indices=None):
-        noisy = draw(noise, clean, keep, indices)
-        if indices is None:  # those of evaluation belong to the samples
-            seen.append([clean, noisy])
-        return noisy
-
-    monkeypatch.setattr(GaussianNoise, "__call__", recorded)
-    assert train(tmp_path / "run", "--seed", "3", steps=2) == 0
-    monkeypatch.undo()
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    again = GaussianNoise(0.8, config["sigma"], config["seed"])
-    assert len(seen) == 2 and not torch.equal(seen[0][1] - seen[0][0], seen[1][1] - seen[1][0])
-    for step, (clean, noisy) in enumerate(seen):
-        again.begin(step)
-        assert torch.equal(again(clean), noisy)
-
-
-def test_wrong_settings_leave_no_folder_behind(tmp_path):
-    for flags in (
-        ["--attention-size", "7", "--heads", "2"],
-        ["--report-to", "nowhere"],
-        ["--alpha", "2"],
-        ["--dual-warmup-steps", "8"],
-        ["--dual-warmup-steps", "0.99"],
-    ):
-        assert train(tmp_path / "run", *flags) == 2
-        assert not (tmp_path / "run").exists()
-    assert train(tmp_path / "run", steps=1) == 0
-
-
-@pytest.mark.parametrize("given", [{"use_cpu": True}, {}, {"bf16": False}])
-def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path, given):
-    """The library sets its one state of devices up anew for new arguments: a model would be moved off its GPU."""
-    kind = DescentSFTConfig if "bf16" in given else DescentConfig  # TRL's default is bf16, which not every machine has
-    args = kind(output_dir=str(tmp_path), learning_rate=1e-3, **given)
-    state = PartialState()
-    state.noticed = "this very one"
-    try:
-        noted = stored(args)
-        assert vars(PartialState())["noticed"] == "this very one"
-    finally:
-        vars(PartialState()).pop("noticed", None)
-    assert noted["learning_rate"] == 1e-3 and "accelerator_config" not in noted
-    assert {name: noted[name] for name in ("use_cpu", "bf16") if name in noted} == given
-
-
-def test_a_run_is_judged_on_a_machine_that_could_not_train_it(finished, tmp_path):
-    out = shutil.copytree(finished, tmp_path / "run")
-    config = json.loads((out / "config.json").read_text())
-    config["training"] |= {"bf16": True, "deepspeed": "of_another_machine.json", "torch_compile_backend": "none there"}
-    (out / "config.json").write_text(json.dumps(config))
-    assert main(["evaluate", str(out), "--noise", "0", "--frames", "1"]) == 0
-    before, after = (json.loads((one / "summary.json").read_text())["values"] for one in (finished, out))
-    assert after[0] == before[0]
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--attention-size 7 --heads 2",
+        "--report-to nowhere",
+        "--alpha 2",
+        "--dual-warmup-steps 8",
+        "--dual-warmup-steps .99",
+    ],
+)
+def test_wrong_settings_leave_no_folder_behind(tmp_path, flags):
+    assert train(tmp_path / "run", *flags.split()) == 2
+    assert not (tmp_path / "run").exists()

@@ -1,281 +1,207 @@
-"""A text recipe carried out in a folder: what is stored, taken up again, evaluated elsewhere and refused."""
+"""Recipes of texts in a folder, with new and with pretrained models: what is stored, read further, evaluated."""
 
 import json
-import shutil
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from descend import DescentClassifier, DescentConfig, run
+from descend import DescentConfig, configure, run
 from descend.cli import main
 from descend.errors import InputError
+from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
-from descend.results import read_config
-from descend.tasks.text import Classification, generate_reviews, learn_tokenizer
-from tests.support.networks import network
+from descend.results import read_config, read_summary
+from descend.tasks.text import Classification, generate_reviews
+from tests.support.runs import said
 from tests.support.texts import review_folder
 
-SMALL = ["--depth", "2", "--hidden-size", "16", "--max-length", "30", "--use-cpu", "--logging-steps", "1"]
-STEPS = [
-    "--max-steps",
-    "6",
-    "--eval-strategy",
-    "steps",
-    "--eval-steps",
-    "3",
-    "--save-strategy",
-    "steps",
-    "--save-steps",
-    "3",
-]
-DUAL = ["--dual-warmup-steps", "0", "--dual-lr", "0.1", "--learning-rate", "0.01"]
+STEPS = """--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu
+    --logging-steps 1 --dual-warmup-steps 0 --max-length 30"""
+SMALL = ["--depth", "2", "--hidden-size", "16", "--dual-lr", "0.1", "--learning-rate", "0.01"]
 
 
-def train(out, *flags, recipe="text-ut", status=0):
-    assert (
-        main(["train", recipe, "--data", "generated", *SMALL, *STEPS, *DUAL, "--out", str(out), *map(str, flags)])
-        == status
-    )
+def train(out, recipe, *flags):
+    assert main(["train", recipe, *STEPS.split(), "--out", str(out), *map(str, flags)]) == 0
     return out
-
-
-@pytest.fixture(scope="module")
-def reviews(tmp_path_factory):
-    return review_folder(tmp_path_factory.mktemp("reviews"))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, reviews):
     """A finished run on files; read it, don't change it."""
-    return train(tmp_path_factory.mktemp("finished") / "run", "--data", reviews)
+    return train(tmp_path_factory.mktemp("finished") / "run", "text-ut", *SMALL, "--data", reviews)
 
 
 def test_a_run_keeps_the_tokenizer_and_the_sigma_of_the_trained_embedding(finished, reviews):
-    config = json.loads((finished / "config.json").read_text())
+    config, tokenizer = read_config(finished), AutoTokenizer.from_pretrained(finished / "model")
     model = AutoModelForSequenceClassification.from_pretrained(finished / "model")
-    tokenizer = AutoTokenizer.from_pretrained(finished / "model")
-    assert len(tokenizer) == model.config.vocab_size
+    assert len(tokenizer) == model.config.vocab_size and model.config.id2label == {0: "neg", 1: "pos"}
+    assert (config.model, config.dataset) == ("UT-2", f"imdb, {reviews.name}")
     recipe = RECIPES["text-ut"](data=str(reviews), depth=2, hidden_size=16, max_length=30)
     parts = recipe.load(recipe.restore(str(finished / "model")))
-    assert {side: len(getattr(parts, side)) for side in ("train", "validation", "test")} == {
-        "train": 48,
-        "validation": 12,
-        "test": 60,
-    }
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [48, 12, 60]
     sigma = Classification().sigma(model.get_input_embeddings(), parts.train)
-    assert config["sigma"] == pytest.approx(sigma, rel=1e-6)
-    assert sigma != pytest.approx(model.config.initializer_range, rel=1e-3)
-    assert (config["model"], config["dataset"]) == ("UT-2", f"imdb, {reviews.name}")
-    assert model.config.id2label == {0: "neg", 1: "pos"}
+    assert config.sigma == pytest.approx(sigma, rel=1e-6) != pytest.approx(model.config.initializer_range, rel=1e-3)
 
 
 def test_the_model_that_is_kept_is_the_best_one_and_its_multipliers_are_its_own(finished):
     states = sorted(finished.glob("checkpoint-*/trainer_state.json"))
     best = json.loads(states[-1].read_text())["best_model_checkpoint"]
     kept, chosen = load_file(finished / "model" / "model.safetensors"), load_file(f"{best}/model.safetensors")
-    # All but the head's last weights, which have taken up a temperature.
-    last = {"classifier.weight", "classifier.bias"}
+    last = {"classifier.weight", "classifier.bias"}  # the head's last weights have taken up a temperature
     assert all(torch.equal(kept[name], value) for name, value in chosen.items() if name not in last)
     scales = torch.cat([(chosen[name] / kept[name]).flatten() for name in last])
     torch.testing.assert_close(scales, torch.full_like(scales, read_config(finished).temperature))
-    stored = json.loads(Path(best, "descent_0.json").read_text())["dual"]["multipliers"]
-    assert load_file(finished / "dual.safetensors")["multipliers"].tolist() == stored[1:]
-
-
-def test_a_run_is_judged_from_its_folder_alone_and_on_other_data(finished, reviews, tmp_path):
-    own = run.evaluate(finished, noise=[0.0, 2.0])
-    assert own.samples == 60 and set(own.layer_losses) == {0.0, 1.0, 2.0}
-    other = tmp_path / "other"
-    for side in ("train", "test"):
-        for label in ("neg", "pos"):
-            (other / side / label).mkdir(parents=True)
-    for number, row in enumerate(generate_reviews(15, 9)):
-        for side in ("train", "test"):
-            (other / side / ("neg", "pos")[row["label"]] / f"{number}_1.txt").write_text(row["text"])
-    elsewhere = run.evaluate(finished, noise=[0.0, 2.0], data=str(other))
-    assert elsewhere.samples == 15 and elsewhere.sigma == own.sigma
+    multipliers = json.loads(Path(best, "descent_0.json").read_text())["dual"]["multipliers"]
+    assert load_file(finished / "dual.safetensors")["multipliers"].tolist() == multipliers[1:]
 
 
 @pytest.mark.parametrize(("shift", "top"), [("uniform", 3.5), ("laplace", 3.5), ("dropout", 0.7)])
-def test_a_run_is_judged_under_other_shifts(finished, tmp_path, shift, top):
-    plain = run.evaluate(finished, noise=[0.0, 0.5])
-    found = run.evaluate(finished, shift=shift)
-    assert found.shift == shift and plain.shift == "gaussian"
+def test_a_run_is_judged_under_other_shifts_and_on_other_data(finished, tmp_path, shift, top):
+    plain, found = run.evaluate(finished, noise=[0.0, 0.5]), run.evaluate(finished, shift=shift)
+    assert (plain.shift, found.shift, plain.samples) == ("gaussian", shift, 60)
     assert found.noise[0] == 0 and found.noise[-1] == pytest.approx(top) and len(found.noise) == 8
-    assert found.layer_losses[0.0] == plain.layer_losses[0.0]
-    at = run.evaluate(finished, noise=[0.5], shift=shift).layer_losses[0.5]
-    assert at != plain.layer_losses[0.5]
+    at = run.evaluate(finished, noise=[0.0, 0.5], shift=shift).layer_losses
+    assert at[0.0] == found.layer_losses[0.0] == plain.layer_losses[0.0] and at[0.5] != plain.layer_losses[0.5]
+    elsewhere = run.evaluate(finished, noise=[0.0], data=str(review_folder(tmp_path / "other")))
+    assert elsewhere.dataset.endswith("other") and elsewhere.sigma == plain.sigma
     with pytest.raises(InputError, match=r"gaussian, uniform, laplace, dropout.*'pink'"):
         run.evaluate(finished, shift="pink")
 
 
-def test_an_interrupted_run_goes_on_bit_equal(finished, reviews, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
-    for name in ("model", "dual.safetensors", "checkpoint-6"):  # as it was after three steps
-        shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
-    train(out, "--data", reviews, "--resume")
-    again = train(tmp_path / "again", "--data", reviews)
-    for name in ("model/model.safetensors", "dual.safetensors", "checkpoint-6/model.safetensors"):
-        whole = load_file(finished / name)
-        for other in (load_file(out / name), load_file(again / name)):
-            assert all(torch.equal(other[key], value) for key, value in whole.items()), name
-
-
-def test_pairs_are_told_apart_by_a_model_of_three_classes(tmp_path):
-    out = train(tmp_path / "run", "--dataset", "mnli", recipe="text-distilbert")
-    assert AutoModelForSequenceClassification.from_pretrained(out / "model").config.num_labels == 3
-    assert json.loads((out / "config.json").read_text())["dataset"] == "generated mnli"
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    """A pretrained encoder without a head, and its tokenizer."""
-    folder = tmp_path_factory.mktemp("encoder")
-    tokenizer = learn_tokenizer(row["text"] for row in generate_reviews(100, 0))
-    tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
-    return folder
-
-
-def test_ut_starts_from_the_word_embeddings_of_any_model(encoder, tmp_path):
-    recipe = RECIPES["text-ut"](data="generated", model=str(encoder), depth=3)
-    setup = recipe.resolve(DescentConfig(output_dir=str(tmp_path), use_cpu=True))
-    model = setup.model
-    assert (model.depth, setup.recipe.depth, setup.recipe.hidden_size) == (3, 3, 8) and recipe.hidden_size == 128
-    assert torch.equal(
-        model.get_input_embeddings().weight, BertModel.from_pretrained(encoder).get_input_embeddings().weight
-    )
-
-
-def test_a_pretrained_classifier_is_trained_at_its_own_depth_and_with_care(tmp_path, reviews):
-    tokenizer = learn_tokenizer(row["text"] for row in generate_reviews(100, 0))
-    start = tmp_path / "start"
-    tokenizer.save_pretrained(start)
-    network("roberta", labels=2, vocab_size=len(tokenizer), max_position_embeddings=40, pad_token_id=0).save_pretrained(
-        start
-    )
-    out = tmp_path / "run"
-    flags = ["--model", str(start), "--data", str(reviews), "--max-length", "30", "--max-steps", "2", "--use-cpu"]
-    assert main(["train", "text-roberta", "--data", "generated", *flags, "--out", str(out)]) == 0
-    config = json.loads((out / "config.json").read_text())
-    assert (config["model"], config["settings"]["depth"], config["training"]["learning_rate"]) == ("RoBERTa-3", 3, 3e-5)
-
-
-@pytest.mark.parametrize("recipe", ["text-distilbert", "text-roberta"])
-def test_a_run_with_a_linear_readout_is_resumed_judged_and_loaded(recipe, tmp_path, reviews):
-    flags = ["--data", reviews, "--readout", "linear"]
-    whole = train(tmp_path / "whole", *flags, recipe=recipe)
-    shutil.copytree(whole, tmp_path / "part")
-    for name in ("model", "dual.safetensors", "checkpoint-6"):  # as it was after three steps
-        path = tmp_path / "part" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    part = train(tmp_path / "part", *flags, "--resume", recipe=recipe)
-    kept, again = (load_file(out / "model" / "model.safetensors") for out in (whole, part))
-    assert kept.keys() == again.keys() and all(torch.equal(again[name], value) for name, value in kept.items())
-    assert kept["score.weight"].shape == (2, 16)
-    loaded = DescentClassifier.from_pretrained(whole)
-    assert type(loaded.model.saved).__name__.endswith("LinearForSequenceClassification")
-    assert all(1 <= each.layer <= 2 for each in loaded.predict(["a film", "a book"], exit_threshold=0.5))
-    assert run.evaluate(whole, noise=[0.0], exit=True).samples == 60
-
-
-def test_a_pretrained_model_starts_with_a_new_linear_readout_or_goes_on_with_its_own(tmp_path, reviews, capsys):
-    """Transformers' head for other classes is left out; a linear one of a run is kept, and not taken for another."""
-    tokenizer = learn_tokenizer(row["text"] for row in generate_reviews(100, 0))
-    start, sizes = tmp_path / "start", {"max_position_embeddings": 40, "pad_token_id": 0}
-    tokenizer.save_pretrained(start)
-    network("distilbert", labels=5, vocab_size=len(tokenizer), **sizes).save_pretrained(start)
-    recipe = RECIPES["text-distilbert"](model=str(start), data=str(reviews), max_length=30, readout="linear")
-    model = recipe.network(recipe.completed().load()).saved
-    assert model.config.id2label == {0: "neg", 1: "pos"} and model.score.out_features == 2
-    encoder = network("distilbert", labels=5, vocab_size=len(tokenizer), **sizes).base_model.state_dict()
-    assert all(torch.equal(model.base_model.state_dict()[name], value) for name, value in encoder.items())
-
-    with torch.no_grad():
-        model.score.bias.copy_(torch.tensor([0.25, -0.25]))
-    tokenizer.save_pretrained(tmp_path / "trained")
-    model.save_pretrained(tmp_path / "trained")
-    recipe = RECIPES["text-distilbert"](
-        model=str(tmp_path / "trained"), data=str(reviews), max_length=30, readout="linear"
-    )
-    assert recipe.network(recipe.completed().load()).saved.score.bias.tolist() == [0.25, -0.25]
-    line = refused(capsys, "--model", tmp_path / "trained", "--max-length", 30)
-    assert "expected a DistilBERT, model_type 'distilbert'; " in line and "'descend-distilbert-linear'" in line
-
-
-def refused(capsys, *flags, recipe="text-distilbert"):
-    capsys.readouterr()
-    assert main(["train", recipe, "--data", "generated", "--out", "nowhere", *map(str, flags)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
-def test_bad_settings_are_refused_in_one_line(capsys, tmp_path, reviews, encoder, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tokenizer = learn_tokenizer(row["text"] for row in generate_reviews(100, 0))
-    model = tmp_path / "model"
-    tokenizer.save_pretrained(model)
-    network("distilbert", labels=2, vocab_size=len(tokenizer)).save_pretrained(model)
-    line = refused(capsys, "--dataset", "sst")
-    assert "'sst'" in line and "mnli" in line
-    assert "max_length must be at least 3" in refused(capsys, "--max-length", 2)
-    line = refused(capsys, "--readout", "deep")
-    assert "'deep'" in line and "linear" in line
-    assert "dropout must lie in [0, 1)" in refused(capsys, "--dropout", 1)
-    assert "validation_share must lie between 0 and 1" in refused(capsys, "--validation-share", 2)
-    line = refused(capsys, "--model", encoder)
-    assert "expected a DistilBERT, model_type 'distilbert'" in line and "is of model_type 'bert'" in line
-    assert "takes texts of at most 20 tokens; got --max-length 30" in refused(
-        capsys, "--model", model, "--max-length", 30
-    )
-    line = refused(capsys, "--model", model, "--dataset", "mnli", "--max-length", 20)
-    assert "has a head of 2 labels; mnli has 3: entailment, neutral, contradiction" in line
-    (tmp_path / "words").mkdir()
-    (tmp_path / "words" / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(900))])
-    )
-    line = refused(capsys, "--model", model, "--max-length", 20, "--tokenizer", tmp_path / "words")
-    assert f"words, the word embedding of {model} {len(tokenizer)}. Give the model's own tokenizer" in line
-    line = refused(capsys, "--model", encoder, "--tokenizer", tmp_path / "words", recipe="text-ut")
-    assert "Give the model's own tokenizer" in line
-    line = refused(capsys, "--data", reviews, "--max-length", 12, "--no-truncate")
-    assert f"{reviews}/" in line and "tokens; expected at most 12" in line
-    line = refused(capsys, "--model", "nobody/nothing")
-    assert "can't load a model from 'nobody/nothing': expected a folder with config.json" in line
-    line = refused(capsys, "--data", tmp_path / "none")
-    assert "does not exist" in line
-    assert not (tmp_path / "nowhere").exists()
-
-
-def test_pairs_from_disk_end_to_end(real_data, tmp_path):
-    flags = ["--dataset", "mnli", "--data", real_data / "mnli" / "nyu_tsv"]
-    out = train(tmp_path / "run", *flags, "--tokenizer", real_data / "tokenizers" / "bert-base-uncased")
-    found = run.evaluate(out, noise=[0.0])
-    # Hypotheses on one premise are one group.
-    assert found.samples == 2000 and 600 < found.groups < 2000
-    assert len(AutoTokenizer.from_pretrained(out / "model")) == 30522
-
-
 @pytest.mark.parametrize("recipe", ["text-distilbert", "text-roberta", "text-ut"])
 def test_activations_computed_again_change_nothing(recipe, tmp_path, reviews):
-    kept = ["--data", reviews, "--dropout", "0"]
     for name, flags in (("plain", []), ("again", ["--gradient-checkpointing"])):
-        train(tmp_path / name, *kept, *flags, recipe=recipe)
+        train(tmp_path / name, recipe, *SMALL, "--data", reviews, "--dropout", "0", *flags)
     one, other = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("plain", "again"))
     for key, value in one.items():
         torch.testing.assert_close(other[key], value, rtol=1e-4, atol=1e-5)
 
 
-def test_sizes_that_cant_be_are_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "hidden_size must be a multiple of heads; got 18 and 4" in refused(capsys, "--hidden-size", 18)
-    assert "heads must be at least 1; got 0" in refused(capsys, "--heads", 0)
-    assert "hidden_size must be at least 1; got 0" in refused(capsys, "--hidden-size", 0)
-    assert "noise must be a level" in refused(capsys, "--noise", "inf")
-    line = refused(capsys, "--metric-for-best-model", "f1")
-    assert "metric_for_best_model must be one of accuracy, feasible, loss, merit, violation; got 'f1'" in line
+def test_pairs_from_disk_end_to_end(real_data, tmp_path):
+    words = ["--dataset", "mnli", "--data", real_data / "mnli" / "nyu_tsv"]
+    words += ["--tokenizer", real_data / "tokenizers" / "bert-base-uncased"]
+    found = run.evaluate(train(tmp_path / "run", "text-ut", *SMALL, *words), noise=[0.0])
+    assert found.samples == 2000 and 600 < found.groups < 2000  # hypotheses on one premise are one group
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "run" / "model")) == 30522
+
+
+# --- pretrained models
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "deberta-v2", "llama"])
+@pytest.mark.parametrize("head", ["", "-bare"])
+@pytest.mark.parametrize("pooling", [None, "cls", "mean"])
+def test_every_family_gets_the_head_that_is_asked_for(family, head, pooling, models, reviews):
+    """In float32 whatever was saved; its own head is kept where it reads what is asked for."""
+    given = {} if pooling is None else {"pooling": pooling}
+    recipe = RECIPES["text"](data=str(reviews), model=str(models / f"{family}{head}"), max_length=30, **given)
+    recipe = recipe.completed()
+    model = recipe.network(recipe.load()).saved
+    expected = pooling or ("mean" if head else "cls")
+    assert recipe.pooling == expected and recipe.depth == LayeredClassifier(model).depth == 3
+    plain = type(model).__module__.startswith("transformers.")
+    assert plain == (expected == "cls" or (family == "modernbert" and head == "-bare"))
+    assert model.config.id2label == {0: "neg", 1: "pos"} and model.dtype == torch.float32
+    start = AutoModelForSequenceClassification.from_pretrained(models / family, dtype=torch.float32).state_dict()
+    if expected == "cls" and not head:
+        assert all(torch.equal(model.state_dict()[name], value) for name, value in start.items())
+    words = model.get_input_embeddings().weight
+    assert any(torch.equal(words, value) for value in start.values())
+
+
+def test_the_papers_recipes_start_from_pretrained_models_too(models, reviews, tmp_path):
+    """UT from the words of any; a classifier at its own depth and with care; with a new linear head, or its own."""
+    data = {"data": str(reviews), "max_length": 30}
+    setup = RECIPES["text-ut"](**data, model=str(models / "bert"), depth=4).resolve(DescentConfig(str(tmp_path)))
+    assert (setup.model.depth, setup.recipe.depth, setup.recipe.hidden_size) == (4, 4, 16)
+    start = AutoModelForSequenceClassification.from_pretrained(models / "bert", dtype=torch.float32)
+    assert torch.equal(setup.model.get_input_embeddings().weight, start.get_input_embeddings().weight)
+    chosen = configure("text-roberta", output_dir="run", **data, model=str(models / "roberta"))
+    assert chosen.arguments.learning_rate == 3e-5 and chosen.recipe.completed().label == "RoBERTa-3"
+    linear = {"dataset": "mnli", "readout": "linear"}  # for 3 classes, where the model's own head has 2
+    recipe = RECIPES["text-distilbert"](data="generated", max_length=30, **linear, model=str(models / "distilbert"))
+    model = recipe.network(recipe.completed().load()).saved
+    assert model.score.out_features == 3
+    start = AutoModelForSequenceClassification.from_pretrained(models / "distilbert", dtype=torch.float32)
+    for name, value in start.base_model.state_dict().items():
+        assert torch.equal(model.base_model.state_dict()[name], value), name
+    with torch.no_grad():
+        model.score.bias.copy_(torch.tensor([0.25, -0.25, 0]))
+    AutoTokenizer.from_pretrained(models / "distilbert").save_pretrained(tmp_path / "trained")
+    model.save_pretrained(tmp_path / "trained")
+    recipe = RECIPES["text-distilbert"](data="generated", max_length=30, **linear, model=str(tmp_path / "trained"))
+    assert recipe.network(recipe.completed().load()).saved.score.bias.tolist() == [0.25, -0.25, 0]
+
+
+def test_pairs_are_told_apart_by_bert(models):
+    pairs = {"data": "generated", "dataset": "mnli", "max_length": 30}
+    recipe = RECIPES["text"](**pairs, model=str(models / "bert-bare")).completed()
+    data = recipe.load()
+    assert set(data.train[0]["token_type_ids"]) == {0, 1} and len(data.labels) == 3
+    assert recipe.network(data).config.num_labels == 3
+    other = RECIPES["text"](**pairs, model=str(models / "roberta-bare")).completed()
+    assert "token_type_ids" not in other.load().train.column_names
+
+
+def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tmp_path, capsys):
+    """Trained on a table, evaluated on one with other numbers for its classes, trained further, exported."""
+    names = ["joy", "calm", "fear"]
+    rows = [{"text": row["text"], "label": names[place % 3]} for place, row in enumerate(generate_reviews(60, 0))]
+    file, other = tmp_path / "moods.csv", tmp_path / "other.jsonl"
+    file.write_text("\n".join(["text,label", *(f"{row['text']},{row['label']}" for row in rows)]))
+    other.write_text("\n".join(map(json.dumps, rows[::-1])))
+    out = train(tmp_path / "run", "text", "--model", models / "bert-bare", "--data", file, "--keep-layers", "2")
+    config, model = read_config(out), AutoModelForSequenceClassification.from_pretrained(out / "model")
+    assert (config.model, config.depth, config.dataset) == ("BERT-2", 2, "labelled, moods.csv")
+    expected = {"keep_layers": 2, "pooling": "mean", "dataset": "labelled", "noise": 0.0}
+    assert {name: config.settings[name] for name in expected} == expected and config.training["learning_rate"] == 3e-5
+    assert model.config.id2label == {0: "calm", 1: "fear", 2: "joy"}
+    for data in (None, str(other)):
+        summary = run.evaluate(out, noise=[0.0], data=data, exit=data is None)
+        assert (summary.samples, summary.model, summary.depth) == (12, "BERT-2", 2)
+    recipe = RECIPES["text"](data=str(other), model=str(out / "model"), max_length=30).completed()
+    assert recipe.pooling == "mean"
+    assert torch.equal(recipe.network(recipe.load()).saved.score.weight, model.score.weight)
+    shown, _ = said(capsys, "export", out, "--layers", "1", "--out", tmp_path / "small")
+    assert shown.splitlines()[-1].startswith("Load it with `import descend.models`")
+    assert "import descend.models" in (tmp_path / "small" / "README.md").read_text()
+    assert "/" not in json.loads((tmp_path / "small" / "config.json").read_text())["encoder"].get("_name_or_path", "")
+    code = "import descend.models; from transformers import AutoModelForSequenceClassification as A\n"
+    code += f"print(A.from_pretrained({str(tmp_path / 'small')!r}).config.num_hidden_layers)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-bare", "modernbert", "modernbert-bare"])
+def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, models, reviews, tmp_path):
+    words = ["evaluate", str(models / f"long-{name}"), "--layers", "--data", str(reviews), "--most", "40", "--quiet"]
+    for _ in range(2):  # its own results are written again
+        assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    summary = read_summary(tmp_path / "out")
+    assert summary.depth == 3 and summary.samples == 40 and "not trained" in summary.note
+
+
+def test_results_of_a_model_as_it_is_are_named_by_its_run(finished, monkeypatch):
+    monkeypatch.chdir(finished / "model")
+    names = {".": "run-layers", "../best_feasible": "run-best_feasible-layers", "org/bert": "bert-layers"}
+    assert {model: str(run.frozen_folder(model)) for model in names} == names
+
+
+@pytest.mark.skipif("DESCEND_PRETRAINED" not in os.environ, reason="DESCEND_PRETRAINED, a folder of models, is not set")
+@pytest.mark.parametrize(
+    ("recipe", "model", "data", "label"),
+    [("text", "minilm", "imdb", "BERT-2"), ("lm", "smollm2", "alpaca/alpaca_data.json", "Llama-2")],
+)
+def test_real_models_train(recipe, model, data, label, real_data, tmp_path):
+    few = (
+        "--max-steps 1 --use-cpu --per-device-train-batch-size 2 --eval-strategy no --save-strategy no --max-length 64"
+    )
+    few += " --no-load-best-model-at-end --no-calibrate --keep-layers 2 --validation-share 0.01"
+    words = ["--model", str(Path(os.environ["DESCEND_PRETRAINED"], model)), "--data", str(real_data / data)]
+    assert main(["train", recipe, *words, *few.split(), "--out", str(tmp_path / "run")]) == 0
+    assert run.evaluate(tmp_path / "run", noise=[0.0], most=20).model == label

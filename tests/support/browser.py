@@ -37,7 +37,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Visit:
-    """A page opened from its file, with its console warnings, its errors and its requests."""
+    """A page opened from its file, with its dialogs, console warnings, errors and requests."""
 
     def __init__(self, browser: Browser, file: Path, before: str = "", ready: str = "html[data-ready]", **context):
         """Open the page; ``before`` is a script that runs first."""
@@ -47,6 +47,7 @@ class Visit:
         self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
         self.page.on("console", lambda line: line.type in ("error", "warning") and self.complaints.append(line.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
@@ -66,19 +67,7 @@ class Visit:
 
 
 class Guarded(Visit):
-    """A visit that also records dialogs, and fails on elements that no page of ours has."""
-
-    def __init__(self, browser: Browser, file: Path, ready: str = "html[data-ready]"):
-        self.context = browser.new_context()
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE)
-        self.complaints, self.requests = [], []
-        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        self.page.on("console", lambda line: line.type in ("error", "warning") and self.complaints.append(line.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
-        self.page.wait_for_selector(ready, state="attached")
+    """A visit that fails on elements that no page of ours has, and on what the page complains about or asks for."""
 
     def assert_quiet(self) -> None:
         scripts = "body script:not(body > script:last-child, .frames script)"

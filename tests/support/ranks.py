@@ -34,6 +34,7 @@ from descend.run.training import _StopOnSignal
 from descend.tasks.text import learn_tokenizer
 from descend.tasks.video import VideoDenoising, load_video
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support import own
 from tests.support.networks import QUIET, causal, network
 
 SAMPLES = 19
@@ -120,8 +121,23 @@ def lora(folder: Path, **args) -> DescentSFTTrainer:
     return language(folder, LORA, **args)
 
 
+def own_model(folder: Path, **args) -> DescentTrainer:
+    """A module of a user's own, whose layers are read through hooks."""
+    module = own.mlp().double()
+    module.head, module.norm = nn.Sequential(module.norm, module.head), nn.Identity()
+    points = [sample | {"x": sample["x"].double()} for sample in own.samples(SAMPLES)]
+    return DescentTrainer(
+        own.layers(module, readout="head"),
+        DescentConfig(output_dir=str(folder), **PLAIN | ADAM | args),
+        task=own.Classes(),
+        train_dataset=points,
+        eval_dataset=points[:5],
+    )
+
+
 MADE = {
     "video": video,
+    "own model": own_model,
     "classifier": classifier,
     "language": language,
     "lora": lora,
@@ -129,7 +145,7 @@ MADE = {
     "own language": functools.partial(language, exits="own", max_grad_norm=0.05),
 }
 # Of each, samples of a micro-batch on one of two ranks.
-SIZES = {"video": 1, "classifier": 2, "language": 1, "lora": 1, "own classifier": 2, "own language": 1}
+SIZES = {"video": 1, "own model": 2, "classifier": 2, "language": 1, "lora": 1, "own classifier": 2, "own language": 1}
 
 
 def whole(each: torch.Tensor) -> torch.Tensor:
@@ -201,6 +217,15 @@ def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
 # --- what goes wrong, and what goes over the wire
 
 
+def ending(trainer, fault: type[Exception]) -> dict:
+    """The step at which training ended, and the fault that ended it."""
+    try:
+        trainer.train()
+    except fault as error:
+        return {"step": trainer.state.global_step, "error": str(error)}
+    return {"step": trainer.state.global_step, "error": ""}
+
+
 class Perturb(TrainerCallback):
     """λ_1 moves on one rank alone, after the third step."""
 
@@ -215,11 +240,7 @@ class Perturb(TrainerCallback):
 def perturbed(folder: Path, by: float) -> dict:
     trainer = classifier(folder, per_device_train_batch_size=4)
     trainer.add_callback(Perturb(trainer, by))
-    try:
-        trainer.train()
-    except RanksDifferError as error:
-        return {"step": trainer.state.global_step, "error": str(error)}
-    return {"step": trainer.state.global_step, "error": ""}
+    return ending(trainer, RanksDifferError)
 
 
 def poisoned(folder: Path) -> dict:
@@ -228,11 +249,7 @@ def poisoned(folder: Path) -> dict:
     trainer.objective.double()
     trainer.train_dataset[9]["patches"][0, 0, 0] = float("nan")
     trainer.args.train_sampling_strategy = "sequential"
-    try:
-        trainer.train()
-    except NonFiniteLossError as error:
-        return {"step": trainer.state.global_step, "error": str(error)}
-    return {"step": trainer.state.global_step, "error": ""}
+    return ending(trainer, NonFiniteLossError)
 
 
 def lowered(folder: Path, by: float) -> dict:
@@ -244,11 +261,7 @@ def lowered(folder: Path, by: float) -> dict:
 
     trainer = video(folder, per_device_train_batch_size=4, max_steps=2)
     trainer.objective.double().task = Lowered()
-    try:
-        trainer.train()
-    except InputError as error:
-        return {"step": trainer.state.global_step, "error": str(error)}
-    return {"step": trainer.state.global_step, "error": ""}
+    return ending(trainer, InputError)
 
 
 def undecided(folder: Path) -> dict:

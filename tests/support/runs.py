@@ -18,6 +18,19 @@ SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 -
 TINY = ["video-ut", "--data", "generated", *SETTINGS.split()]
 
 
+def said(capsys: pytest.CaptureFixture, *words: object, status: int = 0) -> tuple[str, str]:
+    """What a command prints, on stdout and on stderr."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == status
+    return tuple(capsys.readouterr())
+
+
+def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
+    """The one line with which a command is refused."""
+    (line,) = said(capsys, *words, status=2)[1].splitlines()
+    return line
+
+
 def train(out: Path, *flags: str, steps: int = 8, every: int = 3) -> int:
     """`descend train` of a tiny UT; its exit status."""
     return main(["train", *TINY, "--out", str(out), "--max-steps", str(steps), "--save-steps", str(every), *flags])

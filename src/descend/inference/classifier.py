@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refuse
 from descend.models import LayeredClassifier
 from descend.models.exit_rule import ExitRule, decide
 from descend.models.loading import load_model
@@ -62,17 +62,18 @@ class DescentClassifier:
     ):
         self.exit = exit
         self.model = model if isinstance(model, LayeredClassifier) else LayeredClassifier(model)
-        if tokenizer.pad_token_id is None:
-            raise InputError("the tokenizer has no token for padding; set its pad_token.")
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):
-            raise InputError(
-                "the tokenizer has no words, only special tokens. Give the one the model was trained with."
-            )
-        if len(tokenizer) > self.model.limits["vocabulary"]:
-            raise InputError(
-                f"the tokenizer has {len(tokenizer)} words, the model's word embedding "
-                f"{self.model.limits['vocabulary']}. Give the model's own tokenizer."
-            )
+        words, room = len(tokenizer), self.model.limits["vocabulary"]
+        refuse(
+            (tokenizer.pad_token_id is None, "the tokenizer has no token for padding; set its pad_token."),
+            (
+                words <= len(tokenizer.all_special_tokens),
+                "the tokenizer has no words, only special tokens. Give the one the model was trained with.",
+            ),
+            (
+                words > room,
+                f"the tokenizer has {words} words, the model's word embedding {room}. Give the model's own tokenizer.",
+            ),
+        )
         self.tokenizer = tokenizer
         if device is not None:
             self.model.to(device)
@@ -142,15 +143,23 @@ class DescentClassifier:
             InputError: If a text is empty or not a string, or a setting is out of range.
         """
         rule = ExitRule(exit_threshold, exit_patience)
-        if layer is not None:
-            if rule.early:
-                raise InputError("expected layer, or exit_threshold and exit_patience; got both. Leave one out.")
-            if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= self.model.depth:
-                raise InputError(f"layer must be 1 to {self.model.depth}, the model's layers; got {layer!r}.")
-        elif not rule.early and self.exit is not None:
+        given = layer if isinstance(layer, int) and not isinstance(layer, bool) else 0
+        refuse(
+            (
+                layer is not None and rule.early,
+                "expected layer, or exit_threshold and exit_patience; got both. Leave one out.",
+            ),
+            (
+                layer is not None and not 1 <= given <= self.model.depth,
+                f"layer must be 1 to {self.model.depth}, the model's layers; got {layer!r}.",
+            ),
+            (
+                not (isinstance(batch_size, int) and batch_size >= 1),
+                f"batch_size must be a whole number of at least 1; got {batch_size!r}.",
+            ),
+        )
+        if layer is None and not rule.early and self.exit is not None:
             rule = ExitRule(self.exit.threshold)
-        if not (isinstance(batch_size, int) and batch_size >= 1):
-            raise InputError(f"batch_size must be a whole number of at least 1; got {batch_size!r}.")
         columns = _columns(texts)
         if not columns:
             return []

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.models import DUST, UT, ViTDenoiser
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise
@@ -36,10 +36,13 @@ class DescentDenoiser:
         noise: GaussianNoise | None = None,
         device: torch.device | str | None = None,
     ):
-        if not isinstance(model, UT | DUST | ViTDenoiser):
-            raise InputError(f"expected a UT, a DUST or a ViTDenoiser; got {type(model).__name__}.")
-        if window < 1:
-            raise InputError(f"window must be at least 1 frame; got {window}.")
+        refuse(
+            (
+                not isinstance(model, UT | DUST | ViTDenoiser),
+                f"expected a UT, a DUST or a ViTDenoiser; got {type(model).__name__}.",
+            ),
+            (window < 1, f"window must be at least 1 frame; got {window}."),
+        )
         self.model, self.window, self.noise = model, window, noise
         if device is not None:
             torch.nn.Module.to(self.model, device)

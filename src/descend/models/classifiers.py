@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.models.encoders import LayeredEncoder
 from descend.models.own_exits import EXITS
 
@@ -42,16 +42,18 @@ class LayeredClassifier(LayeredEncoder):
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
         config = self.config
-        if config.num_labels < 2 or config.problem_type not in (None, "single_label_classification"):
-            raise InputError(
+        refuse(
+            (
+                config.num_labels < 2 or config.problem_type not in (None, "single_label_classification"),
                 f"expected a classifier of one label out of at least 2; got num_labels {config.num_labels} and "
-                f"problem_type {config.problem_type!r}."
-            )
-        if self.is_decoder and config.pad_token_id is None:
-            raise InputError(
+                f"problem_type {config.problem_type!r}.",
+            ),
+            (
+                self.is_decoder and config.pad_token_id is None,
                 "expected a pad_token_id in the model's configuration: the head reads the last token that is not "
-                "padding; got none. Set model.config.pad_token_id to the tokenizer's."
-            )
+                "padding; got none. Set model.config.pad_token_id to the tokenizer's.",
+            ),
+        )
 
     def probe_labels(self, tokens: Tensor) -> dict[str, Tensor]:
         """Each class once, (B,)."""

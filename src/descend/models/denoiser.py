@@ -141,10 +141,7 @@ class UnrolledModel(Denoiser):
     """The base class of UT and DUST: sequences in, patches out."""
 
     config: UnrolledConfig
-
-    def __init__(self, config: UnrolledConfig):
-        super().__init__(config)
-        self.gradient_checkpointing = False
+    gradient_checkpointing = False
 
     @property
     def depth(self) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.models.denoiser import UnrolledConfig, UnrolledModel, dct_dictionary
 
 
@@ -50,14 +50,15 @@ class DUSTConfig(UnrolledConfig):
         extra_readout: bool = False,
         **kwargs: Any,
     ):
-        if layer not in ("alternating", "proximal"):
-            raise InputError(f"layer must be 'alternating' or 'proximal'; got {layer!r}.")
-        if l1 < 0 or l2 < 0:
-            raise InputError(f"l1 and l2 are weights of an energy and can't be negative; got {l1} and {l2}.")
-        if not margin > 0.5:
-            raise InputError(f"margin must be above ½: a longer step makes the layer expansive; got {margin}.")
-        if c is not None and not 0 < c < float("inf"):
-            raise InputError(f"c must be a positive number, the inverse step of a layer; got {c}. Try margin instead.")
+        refuse(
+            (layer not in ("alternating", "proximal"), f"layer must be 'alternating' or 'proximal'; got {layer!r}."),
+            (l1 < 0 or l2 < 0, f"l1 and l2 are weights of an energy and can't be negative; got {l1} and {l2}."),
+            (not margin > 0.5, f"margin must be above ½: a longer step makes the layer expansive; got {margin}."),
+            (
+                c is not None and not 0 < c < float("inf"),
+                f"c must be a positive number, the inverse step of a layer; got {c}. Try margin instead.",
+            ),
+        )
         self.atoms = atoms
         self.layer = layer
         self.l1 = l1

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.models.library import LOOKS, LibraryModel, check_family
 from descend.models.linear_readout import (
     DistilBertLinearConfig,
@@ -200,18 +200,20 @@ class LayeredEncoder(LibraryModel):
 
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
-        if not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__):
-            raise InputError(
-                f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
-                f"AutoModel{self.task_class}."
-            )
         config = self.library.base_model.config
         groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
-        if any(count != 1 for count in groups.values()):
-            raise InputError(
+        refuse(
+            (
+                not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__),
+                f"expected a model {self.task_class}; got {type(self.library).__name__}. Load it with "
+                f"AutoModel{self.task_class}.",
+            ),
+            (
+                any(count != 1 for count in groups.values()),
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
-                f"{', '.join(f'{name} {count}' for name, count in groups.items())}."
-            )
+                f"{', '.join(f'{name} {count}' for name, count in groups.items())}.",
+            ),
+        )
 
     def find_family(self) -> Family:
         """The row of the model's family, see `family_of`."""

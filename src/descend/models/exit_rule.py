@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from descend.errors import InputError
+from descend.errors import refuse
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,17 @@ class ExitRule:
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not (isinstance(self.threshold, int | float) and 0 < self.threshold <= 1):
-            raise InputError(f"exit_threshold must be a number in (0, 1]; got {self.threshold!r}.")
-        if self.patience is not None and not (isinstance(self.patience, int) and self.patience >= 1):
-            raise InputError(f"exit_patience must be a whole number of at least 1; got {self.patience!r}.")
+        refuse(
+            (
+                self.threshold is not None
+                and not (isinstance(self.threshold, int | float) and 0 < self.threshold <= 1),
+                f"exit_threshold must be a number in (0, 1]; got {self.threshold!r}.",
+            ),
+            (
+                self.patience is not None and not (isinstance(self.patience, int) and self.patience >= 1),
+                f"exit_patience must be a whole number of at least 1; got {self.patience!r}.",
+            ),
+        )
 
     @property
     def early(self) -> bool:

@@ -81,6 +81,9 @@ class HookedModel(WrappedModel):
     It stores modules by their dotted names, so that a copy of the model reads the copy's blocks.
     """
 
+    depth: int
+    """L, the number of block calls in a forward pass."""
+
     def __init__(
         self,
         network: nn.Module,
@@ -91,15 +94,10 @@ class HookedModel(WrappedModel):
         first_layer: int,
     ):
         super().__init__(network)
-        self._depth = depth
+        self.depth = depth
         self.first_layer = first_layer
         self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
         self._verified = False
-
-    @property
-    def depth(self) -> int:
-        """L, the number of block calls in a forward pass."""
-        return self._depth
 
     @property
     def layer_modules(self) -> list[nn.Module]:

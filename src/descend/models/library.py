@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.models.layered import PLACES
 from descend.models.modules import WrappedModel, close, cuda_devices, evaluating
 from descend.models.own_exits import EXITS, MARK, attach, detach, key_of, load_saved
@@ -61,13 +61,14 @@ def check_family(config: Any, families: Mapping[str, Any], how: str) -> None:
         how: What a row of the table holds, for the message.
     """
     kind, reason = config.model_type, unreadable(config)
-    if reason is not None:
-        raise InputError(f"the layers of {kind!r} can't be read by its head: {reason}.")
-    if kind not in families:
-        raise InputError(
+    refuse(
+        (reason is not None, f"the layers of {kind!r} can't be read by its head: {reason}."),
+        (
+            kind not in families,
             f"model_type must be one of {', '.join(families)}; got {kind!r}. To add a family, {how}; or use "
-            "descend.layered(model, ...)."
-        )
+            "descend.layered(model, ...).",
+        ),
+    )
 
 
 @contextmanager

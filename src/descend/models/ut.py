@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.models.denoiser import UnrolledConfig, UnrolledModel, dct_dictionary
 
 
@@ -36,13 +36,14 @@ class UTConfig(UnrolledConfig):
         kernel: str = "softmax",
         **kwargs: Any,
     ):
-        if kernel not in ("softmax", "gaussian"):
-            raise InputError(f"kernel must be 'softmax' or 'gaussian'; got {kernel!r}.")
-        if heads < 1 or attention_size % heads or not 0 < attention_size <= patch_size**2:
-            raise InputError(
+        refuse(
+            (kernel not in ("softmax", "gaussian"), f"kernel must be 'softmax' or 'gaussian'; got {kernel!r}."),
+            (
+                heads < 1 or attention_size % heads != 0 or not 0 < attention_size <= patch_size**2,
                 f"attention_size must be a multiple of heads, at most {patch_size**2} pixels of a patch; got "
-                f"{attention_size} and {heads} heads."
-            )
+                f"{attention_size} and {heads} heads.",
+            ),
+        )
         self.heads = heads
         self.attention_size = attention_size
         self.kernel = kernel

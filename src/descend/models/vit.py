@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers import initialization as init
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.models.denoiser import Denoiser
 from descend.models.loading import load_model
 
@@ -84,42 +84,53 @@ class ViTDenoiserConfig(ViTConfig):
 
     def __post_init__(self, **kwargs: Any):
         super().__post_init__(**kwargs)
-        if self.num_hidden_layers < 1:
-            raise InputError(f"depth must be at least 1, the number of blocks; got {self.num_hidden_layers}.")
-        for size, patch in ((self.image_size, self.patch_size), (self.frame_size, self.frame_patch)):
-            if size % patch:
-                raise InputError(f"patches must tile the image; got a side of {patch} for one of {size}.")
-        if self.resample not in FILTERS.values():
-            raise InputError(f"resample must be one of {list(FILTERS.values())}; got {self.resample!r}.")
-        if not len(self.image_mean) == len(self.image_std) == self.num_channels:
-            raise InputError(
-                f"image_mean and image_std must have num_channels = {self.num_channels} numbers each; got "
-                f"{len(self.image_mean)} and {len(self.image_std)}."
-            )
-        if self.backbone not in BACKBONES:
-            raise InputError(f"backbone must be one of {list(BACKBONES)}; got {self.backbone!r}.")
-        if self.readout not in ("decoder", "pixels"):
-            raise InputError(f"readout must be 'decoder' or 'pixels'; got {self.readout!r}.")
         pixels = self.num_channels * self.patch_size**2
-        if self.readout == "pixels" and self.hidden_size != pixels:
-            raise InputError(
+        refuse(
+            (
+                self.num_hidden_layers < 1,
+                f"depth must be at least 1, the number of blocks; got {self.num_hidden_layers}.",
+            ),
+            *(
+                (size % patch != 0, f"patches must tile the image; got a side of {patch} for one of {size}.")
+                for size, patch in ((self.image_size, self.patch_size), (self.frame_size, self.frame_patch))
+            ),
+            (
+                self.resample not in FILTERS.values(),
+                f"resample must be one of {list(FILTERS.values())}; got {self.resample!r}.",
+            ),
+            (
+                not len(self.image_mean) == len(self.image_std) == self.num_channels,
+                f"image_mean and image_std must have num_channels = {self.num_channels} numbers each; got "
+                f"{len(self.image_mean)} and {len(self.image_std)}.",
+            ),
+            (self.backbone not in BACKBONES, f"backbone must be one of {list(BACKBONES)}; got {self.backbone!r}."),
+            (
+                self.readout not in ("decoder", "pixels"),
+                f"readout must be 'decoder' or 'pixels'; got {self.readout!r}.",
+            ),
+            (
+                self.readout == "pixels" and self.hidden_size != pixels,
                 f"to be read as pixels a token must have hidden_size {pixels}, {self.num_channels} channels of a patch "
                 f"of {self.patch_size}×{self.patch_size}; got {self.hidden_size}. Choose a ViT of that width, or the "
-                "readout 'decoder' (--readout decoder), which learns to read tokens of any width."
-            )
+                "readout 'decoder' (--readout decoder), which learns to read tokens of any width.",
+            ),
+        )
 
     @classmethod
     def of_pretrained(cls, source: str | Path, depth: int | None = None, readout: str = "decoder") -> Self:
         """The configuration of a denoiser that starts as a pretrained ViT; arguments as of `ViTDenoiser.from_vit`."""
         config = load_model(AutoConfig, source, "a ViT", _EXPECTED)
-        if config.model_type not in BACKBONES:
-            raise InputError(
-                f"expected a ViT, model_type {' or '.join(map(repr, BACKBONES))}; {source} is of model_type "
-                f"{config.model_type!r}."
-            )
-        blocks = config.num_hidden_layers
-        if depth is not None and not 1 <= depth <= blocks:
-            raise InputError(f"depth must be 1 to {blocks}, the blocks that {source} has; got {depth}.")
+        kinds, blocks = " or ".join(map(repr, BACKBONES)), getattr(config, "num_hidden_layers", 0)
+        refuse(
+            (
+                config.model_type not in BACKBONES,
+                f"expected a ViT, model_type {kinds}; {source} is of model_type {config.model_type!r}.",
+            ),
+            (
+                depth is not None and not 1 <= depth <= blocks,
+                f"depth must be 1 to {blocks}, the blocks that {source} has; got {depth}.",
+            ),
+        )
         if config.model_type == "vit":
             processing = _processing(load_model(ViTImageProcessorPil, source, "a ViT", _EXPECTED), config.image_size)
         else:

@@ -10,7 +10,7 @@ from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.models.layered import LayeredModel
 from descend.models.loading import refuse_unsafe
-from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_or_name
+from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_or_name, config_of
 from descend.settings import DUSTSettings, UTSettings, VideoSettings, ViTSettings
 from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
@@ -133,8 +133,13 @@ class ViTRecipe(ViTSettings, VideoRecipe):
     A layer is read by a norm and a linear layer (``decoder``), or its tokens are the pixels (``pixels``).
     """
 
-    family = "ViT"
     architecture = ViTDenoiser
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables, such as ViT-12 or DINOv2-12."""
+        dino = self.pretrained is not None and config_of(self.pretrained).model_type == "dinov2"
+        return f"{'DINOv2' if dino else 'ViT'}-{self.depth}"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from descend.contract import resolve
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.evaluation.layers import measure
 from descend.evaluation.needed import Evaluated, held_to
 from descend.models import LayeredCausalLM, LayeredModel
@@ -208,11 +208,17 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         SaveError: If the checkpoint can't be written.
     """
     network = model if isinstance(model, LayeredModel) else resolve(model, None, None)[0]
-    if not isinstance(network, LibraryModel | Denoiser):
-        raise InputError("expected a model of Transformers; got one of your own. Cut its list of blocks: blocks[:K].")
     depth = network.depth
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth:
-        raise InputError(f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.")
+    refuse(
+        (
+            not isinstance(network, LibraryModel | Denoiser),
+            "expected a model of Transformers; got one of your own. Cut its list of blocks: blocks[:K].",
+        ),
+        (
+            isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth,
+            f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.",
+        ),
+    )
     refuse_full(Path(out), "another folder")
     trained = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))
     _write(
@@ -290,9 +296,12 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
         InputError: If the folder holds no finished run, K is out of range, or ``out`` is not empty.
     """
     config = read_config(folder)
-    if not config.finished:
-        raise InputError(f"{folder} is not finished. Finish it first: the same descend train with --resume.")
     depth = config.depth
-    if layers is not None and depth is not None and not 1 <= layers <= depth:
-        raise InputError(f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.")
+    refuse(
+        (not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."),
+        (
+            layers is not None and depth is not None and not 1 <= layers <= depth,
+            f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.",
+        ),
+    )
     refuse_full(out)

@@ -151,6 +151,14 @@ def _train(
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed
             raise InputError(reason(error)) from error
+        except RuntimeError as error:
+            if checkpoint is None or "loading state_dict" not in str(error):
+                raise
+            raise InputError(
+                f"{checkpoint} holds another model than this version makes of the same settings, as of a DUST whose "
+                "layers have their own dictionaries. Finish the run with the version that began it, or train into "
+                "another folder."
+            ) from error
         if stop.saved:
             step, steps = trainer.state.global_step, trainer.state.max_steps
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
@@ -241,11 +249,13 @@ class _StopOnSignal(TrainerCallback):
             signal.signal(each, handler)
 
     def _ask(self, *_: object) -> None:
-        if self.asked or not self.stepping:
+        again, self.asked = self.asked, True
+        if again or not self.stepping:
             raise KeyboardInterrupt
-        self.asked = True
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.asked and not self.stepping:  # Python ignores what is raised in a weak reference's callback
+            raise KeyboardInterrupt
         self.stepping = True
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -1,24 +1,26 @@
-"""Hugging Face classifiers in layers, held against the library's own outputs."""
+"""Models of Transformers in layers, held against Transformers' own outputs; the laws of all are in test_families.py."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     BertForMaskedLM,
-    BertForSequenceClassification,
     DistilBertModel,
-    MPNetConfig,
     RobertaModel,
 )
 
 from descend.errors import InputError
-from descend.models import LayeredClassifier
+from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.models.encoders import FAMILIES
+from descend.models.first_layers import keep_first, merged
 from descend.models.linear_readout import with_linear_readout
-from tests.support.networks import CONFIGS, WIDE, network
+from tests.support.networks import CONFIGS, causal, network
 
 
 @pytest.fixture
@@ -97,9 +99,77 @@ def test_a_linear_readout_drops_the_head_of_a_pretrained_classifier(family, tmp_
     assert not ours.score.bias.any() and 0.005 < ours.score.weight.std() < 0.05
 
 
-def test_what_is_no_classifier_or_of_no_known_family_is_refused():
-    with pytest.raises(InputError, match=r"distilbert, bert, roberta, .*descend-text-ut.*'mpnet'"):
-        LayeredClassifier(AutoModelForSequenceClassification.from_config(MPNetConfig(**WIDE)))
-    with pytest.raises(InputError, match=r"ForSequenceClassification.*BertForMaskedLM"):
-        LayeredClassifier(BertForMaskedLM(CONFIGS["bert"]))
-    assert LayeredClassifier(BertForSequenceClassification(CONFIGS["bert"])).depth == 3
+@pytest.mark.parametrize(
+    ("kind", "model", "message"),
+    [
+        (LayeredClassifier, lambda: BertForMaskedLM(CONFIGS["bert"]), r"ForSequenceClassification.*BertForMaskedLM"),
+        (LayeredCausalLM, lambda: network("distilbert"), r"model_type.*llama.*FAMILIES"),
+        (LayeredCausalLM, lambda: causal().base_model, r"causal.*LlamaModel"),
+    ],
+)
+def test_what_has_another_head_is_refused(kind, model, message):
+    with pytest.raises(InputError, match=message):
+        kind(model())
+
+
+# --- language models, and the first layers of any
+
+
+def test_places_are_the_rows_of_all(batch):
+    model = LayeredCausalLM(causal())
+    places = torch.zeros(4, 9, dtype=torch.bool)
+    places[0, 3:5] = places[1, 2] = True
+    rows = places.flatten().nonzero().flatten()
+    for some, whole in zip(model.predictions(batch | {"places": rows}), model.predictions(batch), strict=True):
+        torch.testing.assert_close(some, whole[places], rtol=1e-5, atol=1e-5)
+
+
+def test_adapters_are_seen_on_blocks_and_head(batch):
+    torch.manual_seed(1)
+    wrapped = get_peft_model(
+        causal(), LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+    ).eval()
+    model = LayeredCausalLM(wrapped)
+    *_, last = model.predictions(batch)
+    torch.testing.assert_close(last, wrapped(**batch).logits, rtol=0, atol=0)
+    assert not torch.allclose(last, causal()(**batch).logits)
+    trained = {id(each) for each in model.head.parameters() if each.requires_grad}
+    assert trained == {id(p) for name, p in wrapped.named_parameters() if "lm_head.lora" in name}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("modules", [["q_proj"], ["q_proj", "lm_head"], ["embed_tokens"]])
+def test_adapters_become_part_of_the_weights(batch, tied, modules):
+    torch.manual_seed(1)
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=modules, init_lora_weights=False)
+    wrapped = get_peft_model(causal(tie_word_embeddings=tied), config).eval()
+    expected = list(LayeredCausalLM(wrapped).predictions(batch))[2]
+    plain = merged(wrapped)
+    keep_first(LayeredCausalLM(plain), 2)
+    torch.testing.assert_close(plain(**batch).logits, expected, rtol=1e-5, atol=1e-5)
+    assert not hasattr(plain, "peft_config") and merged(plain) is plain
+
+
+def test_a_plain_checkpoint_needs_no_descend(batch, tmp_path):
+    """In a process that has not imported descend."""
+    cases = {}
+    for name, model in (
+        ("CausalLM", LayeredCausalLM(causal("gemma2", "eager"))),
+        ("SequenceClassification", LayeredClassifier(network("roberta").eval())),
+    ):
+        expected = list(model.predictions(batch))[2]
+        keep_first(model, 2)
+        model.saved.save_pretrained(tmp_path / name)
+        cases[name] = expected.flatten().tolist()
+    script = """
+import json, sys, torch, transformers
+cases, ids, mask = json.load(sys.stdin)
+for name, expected in cases.items():
+    model = getattr(transformers, "AutoModelFor" + name).from_pretrained(sys.argv[1] + "/" + name)
+    logits = model(input_ids=torch.tensor(ids), attention_mask=torch.tensor(mask)).logits
+    torch.testing.assert_close(logits.flatten(), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+assert "descend" not in sys.modules
+"""
+    given = json.dumps([cases, batch["input_ids"].tolist(), batch["attention_mask"].tolist()])
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], input=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,47 @@
+"""Every recipe in a folder: a resumed run ends in the same bits, is evaluated, and its first layer is exported."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from descend.cli import main
+from descend.recipes import RECIPES
+from descend.results import read_summary
+from tests.support.runs import SETTINGS, assert_same_end
+
+STEPS = "--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu"
+TEXT = "--depth 2 --hidden-size 16 --max-length 30 --learning-rate 0.01 --dual-warmup-steps 0"
+CUT = "--keep-layers 2 --dual-warmup-steps 0"
+CASES = {
+    "video-ut": f"--data generated {SETTINGS}",
+    "video-dust": f"--data generated --atoms 64 {SETTINGS}",
+    "video-vit": f"--data generated --hidden-size 16 --warmup-steps 0 {SETTINGS}",
+    "text-ut": f"--data REVIEWS {TEXT}",
+    "text-distilbert": f"--data REVIEWS {TEXT} --readout linear",
+    "text-roberta": f"--data REVIEWS {TEXT} --readout linear",
+    "text": f"--data REVIEWS --model MODELS/bert-bare --max-length 30 {CUT}",
+    "image": f"--data generated --model MODELS/backbone --noise 0.2 --learning-rate 0.003 {CUT}",
+    "llm-sft": f"--data generated {TEXT.replace('30', '60')}",
+    "lm": f"--data generated --model MODELS/causal --max-length 60 {CUT}",
+}
+
+
+def test_every_recipe_is_here():
+    assert CASES.keys() == {*RECIPES}
+
+
+@pytest.mark.parametrize("recipe", CASES)
+def test_a_resumed_run_ends_in_the_same_bits(recipe, here, capsys):
+    words = ["train", recipe, *CASES[recipe].split(), *STEPS.split(), "--out"]
+    assert main([*words, "whole/run"]) == 0
+    shutil.copytree("whole", "half")
+    for name in ("model", "checkpoint-4"):  # as it was after two steps
+        shutil.rmtree(Path("half/run", name))
+    Path("half/run/dual.safetensors").unlink()
+    assert main([*words, "half/run", "--resume"]) == 0
+    assert_same_end(Path("half/run"), Path("whole/run"), "checkpoint-4")
+    assert main(["evaluate", "half/run", "--noise", "0"]) == 0
+    summary = read_summary(Path("half/run"))
+    assert summary.depth == 2 and summary.recipe == recipe and Path("half/run/report.html").is_file()
+    assert main(["export", "half/run", "--layers", "1", "--out", "one"]) == 0, capsys.readouterr().err
