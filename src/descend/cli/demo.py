@@ -13,10 +13,10 @@ from descend.recipes import GENERATED
 if TYPE_CHECKING:
     from descend.results import Summary
 
-VIDEO: dict[str, Any] = {"depth": 7, "tied": False, "strength": 0.5}
+VIDEO: dict[str, Any] = {"depth": 5, "tied": False, "strength": 0.3}
 """UT with separate weights. Plain training leaves its first layers almost alike."""
 
-STEPS = 80
+STEPS = 100
 
 LATER = "The video below takes a minute or so, and is then on the same page."
 
@@ -37,7 +37,7 @@ def demo(words: Sequence[str]) -> None:
             "--data": dict(metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]"),
             "--out": dict(type=Path, default=Path("demo"), help="folder [demo]"),
             "--seed": dict(type=int, default=0, help="of all runs [0]"),
-            "--max-steps": dict(type=int, help="training steps of each run [225 on digits, 80 on video]"),
+            "--max-steps": dict(type=int, help="training steps of each run [225 on digits, 100 on video]"),
             "--resume": dict(action="store_true", help="go on with a demo that was interrupted"),
         },
         talks=True,
@@ -81,7 +81,7 @@ def demo(words: Sequence[str]) -> None:
     print("\n".join(case.table()))
     print(f"\nfirst figures: {page}. {LATER}\n", flush=True)
     print(
-        "2 of 2: UT-7, an unrolled transformer with separate weights, removes noise from video. It is trained\n"
+        "2 of 2: UT-5, an unrolled transformer with separate weights, removes noise from video. It is trained\n"
         "plainly (erm), then under the constraints that every layer lowers the loss (constrained).\n",
         flush=True,
     )
