@@ -14,7 +14,7 @@ $(DEMO): pyproject.toml constraints.txt
 	@echo "installing into $(VENV), about 2 GB with the CPU build of torch: a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[video,report]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[video,image,report]'
 	touch $(DEMO)
 
 $(READY): $(DEMO)

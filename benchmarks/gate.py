@@ -1,4 +1,4 @@
-"""Which recipe makes inner layers useful and leaves the last one unharmed? The runs of docs/results/layers_plan.md.
+"""Which recipe makes inner layers useful and leaves the last one unharmed? The runs of benchmarks/layers_plan.md.
 
     python benchmarks/gate.py run --work FOLDER --models FOLDER --data FOLDER [--settings minilm …] [--part 0/2]
     python benchmarks/gate.py show --work FOLDER

@@ -34,13 +34,6 @@ def test_every_page_of_results_is_in_the_index():
         assert page.name == "README.md" or f"]({page.name})" in index, page.name
 
 
-def test_every_table_of_results_is_linked():
-    folder = ROOT / "docs" / "results"
-    pages = "".join(page.read_text(encoding="utf-8") for page in folder.glob("*.md"))
-    for table in (folder / "tables").iterdir():
-        assert f"](tables/{table.name})" in pages, table.name
-
-
 # --- the architecture page
 
 PACKAGE = ROOT / "src" / "descend"

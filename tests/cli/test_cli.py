@@ -171,9 +171,9 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     out, _ = words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"))
     page = tmp_path / "demo" / "report.html"
     assert out.splitlines()[-1] == f"open {page}"
-    # The first page is there before the second training begins.
-    assert out.index("Trains two models") < out.index("training erm") < out.index(f"alone: {page}")
-    assert out.index(f"alone: {page}") < out.index("training constrained")
+    # The first page is there before the video is trained.
+    assert out.index("1 of 2") < out.index(f"first figures: {page}") < out.index("2 of 2") < out.index("What was learned")
+    assert "a 1, as linear reads it" in out and "data:image/png" in page.read_text()
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
     assert [config["method"] for config in configs] == ["erm", "constrained"]
@@ -183,7 +183,9 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     training = [{k: v for k, v in config["training"].items() if k != "method"} for config in configs]
     assert training[0] == training[1]
     assert configs[0]["seed"] == training[0]["seed"] == 5
-    summaries = json.loads((tmp_path / "demo" / "summary.json").read_text())["runs"]
+    *read, one, other = json.loads((tmp_path / "demo" / "summary.json").read_text())["runs"]
+    assert [(each["model"], each["method"]) for each in read] == [("Network-8", "erm"), ("Network-8", "linear")]
+    summaries = [one, other]
     # The same noisy test frames, and a first step on the same noisy training batch.
     assert summaries[0]["noise"] == summaries[1]["noise"]
     noisy = [np.load(folder / "frames.npz")["noisy"] for folder in folders]

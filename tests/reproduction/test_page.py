@@ -87,7 +87,7 @@ def test_the_claims_follow_the_runs(table):
 def test_the_primaries_are_the_six_of_the_plan(table):
     made = tables.primaries(table)
     assert len(made) == 6 and list(made["paper's form"][:4]) == ["algorithm-1"] * 4
-    plan = (Path(__file__).parents[2] / "docs" / "results" / "study_plan.md").read_text("utf-8")
+    plan = (Path(__file__).parents[2] / "reproduction" / "study_plan.md").read_text("utf-8")
     rows = [line.split("|")[2:6] for line in plan.split("## Primary comparisons")[1].splitlines() if line[:3] == "| 1"]
     assert rows and len(plan.split("| paper's form | plain training |")[1].split("\n\n")[0].strip().splitlines()) == 7
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup
 from PIL import Image
 
 from descend.errors import InputError
@@ -92,6 +93,7 @@ def texts(group: "Group") -> list[Table]:
     """A table for each text that all arms decided on: a row per arm with what its layers say."""
     known = [(arm, arm.runs[0].decisions) for arm in group.arms if arm.runs[0].decisions]
     decided = [(arm, {each.text: each.decisions for each in decisions.texts}) for arm, decisions in known if decisions]
+    pictures = {each.text: each.picture for _, decisions in known if decisions for each in decisions.texts}
     shared = [text for text in (decided[0][1] if decided else ()) if all(text in by_text for _, by_text in decided)]
     tables = []
     for text in shared:
@@ -103,7 +105,9 @@ def texts(group: "Group") -> list[Table]:
                 sure = f"{each.confidence:.0%}" if isfinite(each.confidence) else "–"
                 cells.append(Cell(f"{'✓' if each.right else '✗'} {each.answer}", sure))
             rows.append(Row(cells, arm.style))
-        tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], [(f"“{text}”", rows)]))
+        shown = Markup('<img width="48" height="48" alt="" src="{}"> {}').format(pictures[text], text)
+        name = shown if pictures[text] else f"“{text}”"
+        tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], [(name, rows)]))
     return tables
 
 

@@ -9,7 +9,7 @@ from descend.results.base import GROUPS_FILE, File, Number, Part
 
 DECISIONS_FILE = "decisions.json"
 
-MOST_TEXTS, MOST_DECISIONS, MOST_CHARACTERS = 100, 1025, 1000
+MOST_TEXTS, MOST_DECISIONS, MOST_CHARACTERS, MOST_PICTURE = 100, 1025, 1000, 20_000
 """What ``decisions.json`` may hold, so that a page can show it."""
 
 
@@ -89,14 +89,16 @@ class Decision(Part):
 
 
 class DecidedText(Part):
-    """The beginning of a text, and what the layers decide on it.
+    """The beginning of a text, or the name of a picture, and what the layers decide on it.
 
     Attributes:
         text: The beginning.
+        picture: The picture, a data URI of a PNG; None for a text.
         decisions: Of every layer 0 … L.
     """
 
     text: str = Field(max_length=MOST_CHARACTERS)
+    picture: str | None = Field(None, max_length=MOST_PICTURE, pattern=r"^data:image/png;base64,[\w+/=]*$")
     decisions: list[Decision] = Field(min_length=2, max_length=MOST_DECISIONS)
 
 
