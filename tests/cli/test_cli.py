@@ -172,7 +172,9 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     page = tmp_path / "demo" / "report.html"
     assert out.splitlines()[-1] == f"open {page}"
     # The first page is there before the video is trained.
-    assert out.index("1 of 2") < out.index(f"first figures: {page}") < out.index("2 of 2") < out.index("What was learned")
+    assert (
+        out.index("1 of 2") < out.index(f"first figures: {page}") < out.index("2 of 2") < out.index("What was learned")
+    )
     assert "a 1, as linear reads it" in out and "data:image/png" in page.read_text()
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
