@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gate import PLANS, RECIPES, cell_file, chosen_rate
+from gate import PLANS, RECIPES, SEARCH_SEED, cell_file, chosen_rate
 from scipy.stats import t as student
 
 PRIMARY = (
@@ -61,6 +61,30 @@ def collect(work: Path) -> Cells:
                     }
                     found[name].setdefault("distilled", {})[str(seed)] = told
     return found
+
+
+def searched(work: Path) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Setting → recipe → learning rate → validation losses of the search."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for name, plan in PLANS.items():
+        for recipe in RECIPES:
+            for rate in plan.rates:
+                file = cell_file(work, name, recipe, rate, SEARCH_SEED)
+                if file.is_file():
+                    losses = rounded(np.load(file)["validation"])
+                    found.setdefault(name, {}).setdefault(recipe, {})[f"{rate:g}"] = losses
+    return found
+
+
+def search(found: dict[str, dict[str, dict[str, list[float]]]]) -> None:
+    """The search, every recipe at every rate."""
+    for name, recipes in found.items():
+        exits = PLANS[name].exits
+        print(f"\n{name}: validation loss by exit, one run each\n")
+        print(f"| recipe | rate | {' | '.join(map(str, exits))} |\n|---|---:|{'---:|' * len(exits)}")
+        for recipe, rates in recipes.items():
+            for rate, losses in rates.items():
+                print(f"| {recipe} | {rate} | {' | '.join(f'{value:.4g}' for value in losses)} |")
 
 
 def measured(cell: Any, plain: Any, level: str) -> dict[str, Any]:
@@ -177,8 +201,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of what they say")
     args = parser.parse_args()
     if args.work is not None:
-        args.out.write_text(json.dumps(collect(args.work), indent=1) + "\n")
-    found: Cells = json.loads(args.out.read_text())
+        both = {"search": searched(args.work), "seeds": collect(args.work)}
+        args.out.write_text(json.dumps(both, indent=1) + "\n")
+    both = json.loads(args.out.read_text())
+    search(both["search"])
+    found: Cells = both["seeds"]
     primary(found)
     for name, cells in found.items():
         for kind in ("clean", "noisy"):
