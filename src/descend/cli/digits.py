@@ -73,11 +73,11 @@ class Case:
         answers: Method → the digit that each layer 0 … L takes each test sample for, (L+1, S).
     """
 
-    settings: ClassVar = {"per_device_train_batch_size": 32, "learning_rate": 1e-3, "use_cpu": True}
+    settings: ClassVar[dict[str, Any]] = {"per_device_train_batch_size": 32, "learning_rate": 1e-3, "use_cpu": True}
 
     def __init__(self) -> None:
         side = read_images(DIGITS).train
-        samples = [
+        samples: list[dict[str, Any]] = [
             {"pixels": torch.tensor(picture / 255).float().flatten(), "labels": int(label)}
             for picture, label in zip(side.pictures, side.labels, strict=True)
         ]
