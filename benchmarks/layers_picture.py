@@ -24,7 +24,7 @@ def chosen(rates: dict[str, list[float]], best: float) -> list[float]:
 
 
 def main(source: Path, out: Path) -> None:
-    """Plot the validation loss of each layer, and the layer from which on all are within 2 % of plain training's last."""
+    """Plot each layer's validation loss, and the layer from which on all are within 2 % of plain training's last."""
     recipes, exits = json.loads(source.read_text())["search"][SETTING], PLANS[SETTING].exits
     best = min(losses[-1] for losses in recipes["plain"].values())
     curves = {"plain": min(recipes["plain"].values(), key=lambda losses: losses[-1])}

@@ -17,7 +17,7 @@ from descend.cli import main
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.networks import network
-from tests.support.sources import clips
+from tests.support.texts import review_tokenizer
 
 README = ROOT / "README.md"
 TEXT = README.read_text("utf-8")
@@ -25,7 +25,7 @@ TRAINER, OWN = python_blocks(README)
 
 
 def test_it_is_short():
-    assert len(TEXT.splitlines()) <= 150
+    assert len(TEXT.splitlines()) <= 110
 
 
 def test_a_release_gives_its_links_an_address(tmp_path):
@@ -93,18 +93,24 @@ def test_a_model_of_ones_own(tmp_path, capsys):
 
 
 def test_the_commands(tmp_path, monkeypatch, capsys):
-    """Every `descend` line in its order, on small clips in place of the generated ones, with fewer steps."""
+    """Every `descend` line in its order, on a small encoder and a few texts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
-    videos = clips(tmp_path / "videos", frames=12)
+    tokenizer = review_tokenizer()
+    network("bert", labels=2, vocab_size=len(tokenizer)).bert.save_pretrained("encoder")
+    tokenizer.save_pretrained("encoder")
+    for part, count in (("train", 40), ("test", 24)):
+        for place, row in enumerate(generate_reviews(count, count)):
+            folder = tmp_path / "texts" / part / ("neg", "pos")[row["label"]]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{place}.txt").write_text(row["text"])
     lines = commands(README)
-    assert len(lines) == 5
+    assert len(lines) == 7
     for line in lines:
-        words = [str(videos) if word == "generated" else word for word in words_of(line)]
-        if words[0] == "train":
-            words += ["--max-steps", "4", "--depth", "2", "--hidden-size", "16"]
+        words = [{"PRETRAINED": "encoder", "DATA": "texts"}.get(word, word) for word in words_of(line)]
+        words += ["--max-length", "16"] * ("texts" in words) + ["--max-steps", "4"] * (words[0] == "train")
         assert main(words) == 0, capsys.readouterr().err
-    assert (tmp_path / "page" / "report.html").read_text().count("<svg") > 3
+    assert (tmp_path / "page" / "report.html").read_text().count("<svg") >= 2
+    assert (tmp_path / "first" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

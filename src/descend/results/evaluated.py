@@ -98,7 +98,7 @@ class DecidedText(Part):
     """
 
     text: str = Field(max_length=MOST_CHARACTERS)
-    picture: str | None = Field(None, max_length=MOST_PICTURE, pattern=r"^data:image/png;base64,[\w+/=]*$")
+    picture: str | None = Field(default=None, max_length=MOST_PICTURE, pattern=r"^data:image/png;base64,[\w+/=]*$")
     decisions: list[Decision] = Field(min_length=2, max_length=MOST_DECISIONS)
 
 
