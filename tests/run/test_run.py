@@ -247,12 +247,12 @@ def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path):
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ""},
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # a busy machine is no failure
     while not (out / "records.jsonl").exists() or len(rows(out)) < 40:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     again = f"Go on with: descend train {' '.join(command[1:]).replace(str(out), repr(str(out)))} --resume"
     assert process.returncode == 130 and stderr.splitlines()[-1].endswith(again) and "Traceback" not in stderr
     (saved,) = out.glob("checkpoint-*")
