@@ -76,7 +76,7 @@ class Case:
     settings: ClassVar[dict[str, Any]] = {"per_device_train_batch_size": 32, "learning_rate": 1e-3, "use_cpu": True}
 
     def __init__(self) -> None:
-        side = read_images(DIGITS).train
+        side = read_images(DIGITS).sides["train"]
         samples: list[dict[str, Any]] = [
             {"pixels": torch.tensor(picture / 255).float().flatten(), "labels": int(label)}
             for picture, label in zip(side.pictures, side.labels, strict=True)
@@ -92,7 +92,7 @@ class Case:
         network = Network()
         length: dict[str, Any] = {"num_train_epochs": 6} if max_steps is None else {"max_steps": max_steps}
         quiet: dict[str, Any] = {"logging_strategy": "no", "disable_tqdm": True}
-        arguments = descend.DescentConfig(folder, method=method, seed=seed, **length, **quiet, **self.settings)
+        arguments = descend.DescentConfig(str(folder), method=method, seed=seed, **length, **quiet, **self.settings)
         model = descend.layered(network, blocks="blocks", readout="head", embeddings="embed")
         trainer = descend.DescentTrainer(model, arguments, task=Digits(), train_dataset=self.train)
         trainer.remove_callback(PrinterCallback)
