@@ -169,7 +169,15 @@ SUMMARY = {
     **{"recipe": "text-ut", "method": "constrained", "seed": 0, "model": "UT-2", "dataset": "d", "metric": "accuracy"},
     **{"higher_is_better": True, "noise": [0.0, 1.0], "values": [0.9, 0.8], "mean": 0.85, "train_noise": 1.0},
     **{"layer_losses": {"0.0": [1, 0.9, 0.8], "1.0": [1, 0.9, 0.8]}, "limits": [None, 0.9, 0.9], "violations": [0, 0]},
-    **{"alpha": 0.1, "seconds": 3.0, "settings": {"a": 1}, "auc": 0.8, "exit": None, "speculation": None, "note": ""},
+    **{
+        "alpha": [0.1, 0.1],
+        "seconds": 3.0,
+        "settings": {"a": 1},
+        "auc": 0.8,
+        "exit": None,
+        "speculation": None,
+        "note": "",
+    },
 }
 
 

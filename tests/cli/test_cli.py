@@ -175,7 +175,7 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     assert (
         out.index("1 of 2") < out.index(f"first figures: {page}") < out.index("2 of 2") < out.index("What was learned")
     )
-    assert "a 1, as linear reads it" in out and "data:image/png" in page.read_text()
+    assert "a digit, and what layers 0 to 8 take it for\n   erm" in out and "data:image/png" in page.read_text()
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
     assert [config["method"] for config in configs] == ["erm", "constrained"]

@@ -191,13 +191,14 @@ def plain(tmp_path, tokenizer):
         for number, row in enumerate(generate_reviews(count, seed)):
             review = tmp_path / "reviews" / side / ("neg", "pos")[row["label"]] / f"{number}_1.txt"
             review.parent.mkdir(parents=True, exist_ok=True)
-            review.write_text(row["text"])
+            review.write_text(" ".join([row["text"]] * (1 + 9 * (number == 0))))  # one is long
     return folder, tmp_path / "reviews"
 
 
 def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     folder, data = plain
-    summary = run.evaluate(folder, task="classification", data=str(data), noise=[1.0, 0.0], probe=True, exit=True)
+    options = {"noise": [1.0, 0.0], "probe": True, "exit": True, "frames": 20}
+    summary = run.evaluate(folder, task="classification", data=str(data), **options)
     assert summary == read_summary(folder) and summary.noise == [0.0, 1.0]
     assert (summary.model, summary.method, summary.dataset, summary.samples) == (
         "DistilBERT-3",

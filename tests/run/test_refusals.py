@@ -97,7 +97,10 @@ OTHERS = [
     ("evaluate MODELS/long-bert --layers --data REVIEWS --out RUN", "RUN holds a run or a model, whose evaluation"),
     ("evaluate MODELS/long-bert --layers --data REVIEWS --out other", "other holds results that are not those of"),
     ("evaluate MODELS/long-bert --layers --data REVIEWS --out t5/config.json", "t5/config.json is a file"),
-    ("evaluate MODELS/long-bert --layers --data t5/config.json --dataset labelled", "must be a folder with train"),
+    (
+        "evaluate MODELS/long-bert --layers --data t5/config.json --dataset labelled",
+        "must be a folder with a folder of .txt",
+    ),
     ("evaluate MODELS/long-bert --layers --data REVIEWS --image-size 8", "--image-size is none of descend train text"),
     ("evaluate nobody/nothing --layers --data REVIEWS", "can't load a model from 'nobody/nothing'"),
     ("evaluate RUN --shift pink", "'pink'"),

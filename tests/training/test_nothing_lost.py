@@ -219,7 +219,7 @@ def test_a_signal_while_videos_are_decoded_leaves_nothing_and_says_how_to_go_on(
         patch.setattr(cache, "_write", interrupted)
         assert train(out, *flags, steps=2) == 130
     assert said(capsys).startswith("descend: interrupted. Go on with: descend train video-ut")
-    assert not out.exists() and not any((tmp_path / "cache").iterdir())
+    assert not out.exists() and not [each for each in (tmp_path / "cache").iterdir() if each.suffix != ".lock"]
     assert train(out, *flags, "--resume", steps=2) == 0
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 VIDEO: dict[str, Any] = {"depth": 5, "tied": False, "strength": 0.3}
 """UT with separate weights. Plain training leaves its first layers almost alike."""
 
-STEPS = 100
+LEVELS = [0.0, 0.8, 1.6]
 
 LATER = "The video below takes a minute or so, and is then on the same page."
 
@@ -37,7 +37,7 @@ def demo(words: Sequence[str]) -> None:
             "--data": dict(metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]"),
             "--out": dict(type=Path, default=Path("demo"), help="folder [demo]"),
             "--seed": dict(type=int, default=0, help="of all runs [0]"),
-            "--max-steps": dict(type=int, help="training steps of each run [225 on digits, 100 on video]"),
+            "--max-steps": dict(type=int, default=100, help="training steps on video [100]"),
             "--resume": dict(action="store_true", help="go on with a demo that was interrupted"),
         },
         talks=True,
@@ -59,7 +59,7 @@ def demo(words: Sequence[str]) -> None:
         refuse_foreign(sorted(folder.glob("*")), "another folder with --out")
     from descend.recipes import configure
 
-    settings = VIDEO | {"data": options.data, "seed": options.seed, "max_steps": options.max_steps or STEPS}
+    settings = VIDEO | {"data": options.data, "seed": options.seed, "max_steps": options.max_steps}
     built = [configure("video-ut", method=folder.name, output_dir=str(folder), **settings) for folder in videos]
     from descend import run
 
@@ -76,7 +76,7 @@ def demo(words: Sequence[str]) -> None:
     )
     case = Case()
     for folder in digits:
-        case.run(folder.name.removeprefix("digits-"), folder, options.seed, options.max_steps)
+        case.run(folder.name.removeprefix("digits-"), folder, options.seed)
     page, read_by = compare_runs(digits, options.out)
     print("\n".join(case.table()))
     print(f"\nfirst figures: {page}. {LATER}\n", flush=True)
@@ -89,7 +89,7 @@ def demo(words: Sequence[str]) -> None:
     for folder, configured in zip(videos, built, strict=True):
         finish(run.train(*configured, resume=options.resume))
         with locked(folder):
-            cleaned.append(run.evaluate(folder))
+            cleaned.append(run.evaluate(folder, noise=LEVELS))
     page, _ = compare_runs(digits + videos, options.out)
     print("\nWhat was learned")
     for summary in read_by:

@@ -12,15 +12,12 @@ from torch.nn import functional as F
 from transformers import PrinterCallback
 
 import descend
-from descend.evaluation.layers import evenly
 from descend.results import DECISIONS_FILE, DecidedText, Decision, Decisions, Summary
 from descend.settings import DIGITS
 from descend.tasks.images.sources import read_images
 
 DEPTH = 8
 WIDTH = 64
-SHOWN = 5
-"""Test digits whose answers are shown; they are taken evenly."""
 
 
 class Block(nn.Module):
@@ -69,11 +66,16 @@ class Case:
     Attributes:
         train: Two thirds of the 1,797 digits.
         test: The others.
-        shown: The test digits whose answers are shown.
+        shown: The test digits whose answers are shown, the first of each class.
         answers: Method → the digit that each layer 0 … L takes each test sample for, (L+1, S).
     """
 
-    settings: ClassVar[dict[str, Any]] = {"per_device_train_batch_size": 32, "learning_rate": 1e-3, "use_cpu": True}
+    settings: ClassVar[dict[str, Any]] = {
+        "num_train_epochs": 6,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 1e-3,
+        "use_cpu": True,
+    }
 
     def __init__(self) -> None:
         side = read_images(DIGITS).sides["train"]
@@ -83,16 +85,15 @@ class Case:
         ]
         self.train = [each for place, each in enumerate(samples) if place % 3]
         self.test = samples[::3]
-        self.shown = evenly(len(self.test), SHOWN)
+        labels = [each["labels"] for each in self.test]
+        self.shown = [labels.index(digit) for digit in range(10)]
         self.answers: dict[str, Tensor] = {}
 
-    def run(self, method: str, folder: Path, seed: int, max_steps: int | None) -> Summary:
+    def run(self, method: str, folder: Path, seed: int) -> Summary:
         """Train a network by a method, and evaluate it into a folder."""
         torch.manual_seed(seed)
         network = Network()
-        length: dict[str, Any] = {"num_train_epochs": 6} if max_steps is None else {"max_steps": max_steps}
-        quiet: dict[str, Any] = {"logging_strategy": "no", "disable_tqdm": True}
-        arguments = descend.DescentConfig(str(folder), method=method, seed=seed, **length, **quiet, **self.settings)
+        arguments = descend.DescentConfig(str(folder), method=method, seed=seed, **self.settings)
         model = descend.layered(network, blocks="blocks", readout="head", embeddings="embed")
         trainer = descend.DescentTrainer(model, arguments, task=Digits(), train_dataset=self.train)
         trainer.remove_callback(PrinterCallback)
@@ -107,12 +108,15 @@ class Case:
         return summary
 
     def table(self) -> list[str]:
-        """Lines: what each layer of each network takes a few digits for."""
-        lines = [f"{'layer':24} {' '.join(map(str, range(DEPTH + 1)))}"]
+        """Lines: what each layer of each network takes ten digits for."""
+        width = 2 * DEPTH + 5
+        lines = [
+            "a digit, and what layers 0 to 8 take it for",
+            f"   {''.join(name.ljust(width) for name in self.answers)}",
+        ]
         for place in self.shown:
-            for method, answers in self.answers.items():
-                said = " ".join(str(int(each)) for each in answers[:, place])
-                lines.append(f"a {self.test[place]['labels']}, as {method + ' reads it':18} {said}")
+            said = (" ".join(map(str, answers[:, place].tolist())) for answers in self.answers.values())
+            lines.append(f"{self.test[place]['labels']}  {''.join(each.ljust(width) for each in said)}".rstrip())
         return lines
 
     def _decisions(self, probabilities: Tensor) -> Decisions:

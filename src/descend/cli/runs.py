@@ -173,15 +173,18 @@ def report(words: Sequence[str]) -> None:
             "folder": dict(type=Path, help="folder of an evaluated run, a comparison or a sweep"),
         },
     ).folder
-    from descend.report import write_page, write_sweep
     from descend.results import read_comparison
 
     if (folder / "study.json").is_file():
         raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction page {folder}")
     if (folder / "sweep.json").is_file():
+        from descend.report import write_sweep
+
         print(write_sweep(folder))
         return
     comparison = read_comparison(folder)
+    from descend.report import write_page
+
     runs = _held([folder / each for each in comparison.folders])[1] if comparison else [folder]
     print(write_page(runs, folder))
 
@@ -270,9 +273,12 @@ def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]
     Returns:
         The page; and the summaries, with layers held to the plain training among the runs.
     """
-    from descend.results import SUMMARY_FILE, Comparison
+    from descend.results import SUMMARY_FILE, Comparison, read_summary
 
     check_free_for_page(out)
+    for run in runs:  # before anything slow is imported
+        if not (run / SUMMARY_FILE).is_file():
+            read_summary(run)
     evaluated, views = _held(runs)
     from descend.report import write_page
 

@@ -93,6 +93,8 @@ class LayeredCausalLM(LibraryModel):
     is_decoder = True
 
     def __init__(self, network: PreTrainedModel):
+        if not hasattr(network, "get_output_embeddings"):
+            raise InputError(f"expected a causal language model; got {type(network).__name__}.")
         super().__init__(network)
         if self.library.get_output_embeddings() is None:
             raise InputError(

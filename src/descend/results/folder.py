@@ -58,6 +58,9 @@ def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterato
                 raise  # the folder can't be written, locks or no locks
             _warn_unlocked(path.parent, error.strerror)
         break
+    for left in place.glob(f"{PART}-*"):  # of a process that was killed
+        if left.is_file():
+            left.unlink(missing_ok=True)
     try:
         yield
     finally:
