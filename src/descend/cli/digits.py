@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -80,7 +81,7 @@ class Case:
     def __init__(self) -> None:
         side = read_images(DIGITS).sides["train"]
         samples: list[dict[str, Any]] = [
-            {"pixels": torch.tensor(picture / 255).float().flatten(), "labels": int(label)}
+            {"pixels": torch.tensor(np.asarray(picture) / 255).float().flatten(), "labels": int(label)}
             for picture, label in zip(side.pictures, side.labels, strict=True)
         ]
         self.train = [each for place, each in enumerate(samples) if place % 3]
