@@ -75,6 +75,7 @@ def test_a_run_that_was_killed_before_it_wrote_anything_starts(finished, tmp_pat
     for name in left:
         out.mkdir(parents=True, exist_ok=True)
         (out / name).mkdir() if name == ".descend-part" else (out / name).touch()
+        os.utime(out / name, (0, 0))
     assert train(out, "--resume") == 0
     assert f"{out} has no whole checkpoint to go on from: training from the start." in capsys.readouterr().err
     assert_same_end(out, finished)

@@ -63,6 +63,7 @@ def demo(words: Sequence[str]) -> None:
     built = [configure("video-ut", method=folder.name, output_dir=str(folder), **settings) for folder in videos]
     from descend import run
 
+    case = Case()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
     for folder in again:
@@ -74,7 +75,6 @@ def demo(words: Sequence[str]) -> None:
         "weighted losses of all layers (linear).\n",
         flush=True,
     )
-    case = Case()
     for folder in digits:
         case.run(folder.name.removeprefix("digits-"), folder, options.seed)
     page, read_by = compare_runs(digits, options.out)

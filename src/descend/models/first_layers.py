@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from descend.errors import InputError
 from descend.models.denoiser import Denoiser, UnrolledModel
 from descend.models.layered import LayeredModel
 from descend.models.library import PER_LAYER, LibraryModel, logits_of
@@ -23,8 +24,13 @@ def keep_first(model: LayeredModel, layers: int) -> None:
     Args:
         model: A model around one of Transformers' without adapters, a `ViTDenoiser`, a `UT` or a `DUST`.
         layers: K, from 1 to the model's depth.
+
+    Raises:
+        InputError: If K is out of range.
     """
     depth = model.depth
+    if not 1 <= layers <= depth:
+        raise InputError(f"layers must be 1 to {depth}, the number of layers of the model; got {layers}.")
     if isinstance(model, LibraryModel):
         model.keep_exits(layers)
     blocks = model.layer_modules

@@ -63,6 +63,8 @@ def kind_of(place: Path) -> str:
         return "labelled"
     if place.is_dir() and pair_files(place):
         return "mnli"
+    if any(place.glob("*/*.txt")):
+        return "labelled"
     raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
 
 

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -19,6 +20,9 @@ from descend.errors import InputError, SaveError
 
 PART = ".descend-part"
 """Where files and folders are written before they are put in place: a folder, or the beginning of a file's name."""
+
+STALE = 3600
+"""Seconds after which such a file is no longer being written."""
 
 LOCK_FILE = ".descend-lock"
 MOST_HOLDER = 300
@@ -58,8 +62,8 @@ def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterato
                 raise  # the folder can't be written, locks or no locks
             _warn_unlocked(path.parent, error.strerror)
         break
-    for left in place.glob(f"{PART}-*"):  # of a process that was killed
-        if left.is_file():
+    for left in place.glob(f"{PART}-*") if lock.is_locked else ():  # of a process that was killed
+        if left.is_file() and time.time() - left.stat().st_mtime > STALE:
             left.unlink(missing_ok=True)
     try:
         yield

@@ -141,7 +141,7 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
     if listed:
         names = read_text(listed).split()
         clips = [clip for clip in clips if clip.name.removeprefix(prefix) in names]
-    _check_one_set(folder, clips)
+    _check_one_set(folder, clips, listed is None)
     refuse_ways_out(path, (file for clip in clips for file in clip.files))
     return clips
 
@@ -218,8 +218,8 @@ def _clips_in(path: Path, name: str, prefix: str) -> list[Clip]:
     return clips
 
 
-def _check_one_set(folder: Path, clips: list[Clip]) -> None:
-    """Refuse a folder without clips, with several data sets in it, or with clips of two kinds."""
+def _check_one_set(folder: Path, clips: list[Clip], unlisted: bool) -> None:
+    """Refuse a folder without clips, with two kinds of them, or with several data sets unless a list names clips."""
     if folder.is_file() and not clips:
         suffixes = ", ".join(sorted(VIDEO_SUFFIXES))
         raise InputError(
@@ -230,7 +230,8 @@ def _check_one_set(folder: Path, clips: list[Clip]) -> None:
         raise InputError(f"{folder} {problem}. Known layouts:\n{LAYOUTS}")
     inside = [file.relative_to(folder) for clip in clips for file in clip.files[:1]]
     named = {name for names in SIDES.values() for name in names}
-    above = [place for file in inside for place in file.parents if place.name.lower() in named]
+    # A list names clips, and one of DAVIS' is called train.
+    above = [place for file in inside if unlisted for place in file.parents if place.name.lower() in named]
     if sets := dict.fromkeys(str(folder / place.parent) for place in above):
         # The training and test clips of a data set must not be mixed.
         raise InputError(f"{folder} is not one data set; choose one in it: {', '.join(sets)}")

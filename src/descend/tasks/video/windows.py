@@ -82,6 +82,8 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
             raise InputError(f"window and stride must be at least 1 frame; got {window} and {stride}")
         names = names if names is not None else [f"number {position}" for position in range(len(clips))]
         for name, clip in zip(names, clips, strict=True):
+            if clip.shape[1:] != (SIZE, SIZE) or clip.dtype != np.uint8:
+                raise InputError(f"clip {name} must be uint8 (F, {SIZE}, {SIZE}); got {clip.dtype} {clip.shape}.")
             if len(clip) < window:
                 raise InputError(
                     f"clip {name} has {len(clip)} frames; expected at least one window of {window}. "
