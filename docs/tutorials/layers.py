@@ -12,7 +12,7 @@ This page trains a pretrained model. It has figures where the site was built wit
 # %%
 # As it is
 # --------
-# ``--layers`` gives each layer a readout of its own, fitted on training texts. The model itself is not trained. K is
+# ``--layers`` gives each layer its readout, fitted on training texts. The model itself is not trained. K is
 # chosen on validation texts, and tested on 300 test texts. The lines are those that ``descend evaluate`` prints.
 
 import os

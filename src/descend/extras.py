@@ -7,16 +7,15 @@ from typing import Any
 
 from descend.errors import MissingPackageError
 
+_PAGES = {"matplotlib": "matplotlib", "jinja2": "jinja2", "PIL": "pillow"}
+
 EXTRAS: dict[str, dict[str, str]] = {
     "video": {"av": "av", "PIL": "pillow"},
     "image": {"PIL": "pillow", "sklearn": "scikit-learn"},
     "text": {"datasets": "datasets", "pyarrow": "datasets"},
     "llm": {"trl": "trl", "peft": "peft", "datasets": "datasets"},
-    "report": {"matplotlib": "matplotlib", "jinja2": "jinja2", "PIL": "pillow"},
-    "sweep": {
-        **{"optuna": "optuna", "sqlalchemy": "sqlalchemy"},
-        **{"matplotlib": "matplotlib", "jinja2": "jinja2", "PIL": "pillow"},
-    },
+    "report": _PAGES,
+    "sweep": {"optuna": "optuna", "sqlalchemy": "sqlalchemy"} | _PAGES,
     "tasks": {"lm_eval": "lm-eval"},
     "privacy": {"dp_accounting": "dp-accounting"},
     "postgres": {"psycopg": "psycopg[binary]"},

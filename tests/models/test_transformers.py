@@ -1,4 +1,4 @@
-"""Models of Transformers in layers, held against Transformers' own outputs; the laws of all are in test_families.py."""
+"""Models of Transformers in layers, compared with Transformers' outputs; the laws of all are in test_families.py."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Recipes of texts in a folder, with new and with pretrained models: what is stored, read further, evaluated."""
+"""Recipes of texts in a folder, with new and with pretrained models: saved, trained further, evaluated."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The denoising task, held against plain autograd."""
+"""The denoising task, compared with plain autograd."""
 
 import numpy as np
 import pytest

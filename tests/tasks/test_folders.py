@@ -1,4 +1,4 @@
-"""A folder for each class, of images and of texts: what is found in it, and what is refused."""
+"""A folder for each class, of images and of texts: what is found in it, and bad folders."""
 
 import os
 from pathlib import Path

@@ -17,13 +17,15 @@ VIDEO: dict[str, Any] = {"depth": 5, "tied": False, "strength": 0.3}
 """UT with separate weights. Plain training leaves its first layers almost alike."""
 
 LEVELS = [0.0, 0.8, 1.6]
-
-LATER = "The video below takes a minute or so, and is then on the same page."
+"""γ that the denoisers are evaluated at; they are trained at the second."""
 
 NEXT = """Next, on your own model:
-  descend evaluate MODEL --layers --data DATA            how many layers it needs as it is
-  descend train text --model MODEL --data DATA --out RUN   trains it so that fewer suffice; also: image, lm
-  descend.DescentTrainer in place of Trainer             the same in Python, for modules of your own too"""
+  descend evaluate MODEL --layers --data DATA
+      says how many layers it needs as it is
+  descend train text --model MODEL --data DATA --exits own --method linear --out RUN
+      trains all its layers; image and lm in place of text for images and language models
+  descend.DescentTrainer in place of Trainer
+      does this in Python, for your own PyTorch modules too"""
 
 
 def demo(words: Sequence[str]) -> None:
@@ -54,8 +56,8 @@ def demo(words: Sequence[str]) -> None:
     if any(folder.exists() for folder in digits + videos) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
     check_free_for_page(options.out)
-    again = digits if options.resume else digits + videos
-    for folder in again:
+    replaced = digits if options.resume else digits + videos
+    for folder in replaced:
         refuse_foreign(sorted(folder.glob("*")), "another folder with --out")
     from descend.recipes import configure
 
@@ -66,7 +68,7 @@ def demo(words: Sequence[str]) -> None:
     case = Case()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    for folder in again:
+    for folder in replaced:
         if folder.is_dir():
             with locked(folder):
                 clear(folder, "another folder with --out")
@@ -79,7 +81,7 @@ def demo(words: Sequence[str]) -> None:
         case.run(folder.name.removeprefix("digits-"), folder, options.seed)
     page, read_by = compare_runs(digits, options.out)
     print("\n".join(case.table()))
-    print(f"\nfirst figures: {page}. {LATER}\n", flush=True)
+    print(f"\nfirst figures: {page}. The video takes a minute or so, and is then on the same page.\n", flush=True)
     print(
         "2 of 2: UT-5, an unrolled transformer with separate weights, removes noise from video. It is trained\n"
         "plainly (erm), then under the constraints that every layer lowers the loss (constrained).\n",

@@ -103,7 +103,7 @@ class DescendLM(HFLM):
 
 
 def check_source(folder: Path, checkpoint: str, layer: int | None, noise: float) -> Trained | None:
-    """Refuse a folder that holds no language model, or not what is asked of it, before the model is loaded.
+    """Refuse a folder without a language model, or without the wanted layer or noise, before the model is loaded.
 
     Args:
         folder: A run, or an export of one.

@@ -105,8 +105,9 @@ def texts(group: "Group") -> list[Table]:
                 sure = f"{each.confidence:.0%}" if isfinite(each.confidence) else "–"
                 cells.append(Cell(f"{'✓' if each.right else '✗'} {each.answer}", sure))
             rows.append(Row(cells, arm.style))
-        shown = Markup('<img width="48" height="48" alt="" src="{}"> {}').format(pictures[text], text)
-        name = shown if pictures[text] else f"“{text}”"
+        name = f"“{text}”"
+        if picture := pictures[text]:
+            name = Markup('<img width="48" height="48" alt="" src="{}"> {}').format(picture, text)
         tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], [(name, rows)]))
     return tables
 

@@ -83,7 +83,8 @@ class Pictures(NamedTuple):
             off, rest = split_classes(keys, train.labels.tolist(), share)
             sides |= {name: train.part(off), "train": train.part(rest)}
             keys = [keys[place] for place in rest]
-            if few := [self.classes[number] for number in {*train.labels.tolist()}.difference(sides[name].labels)]:
+            in_both = set(sides[name].labels.tolist()).intersection(sides["train"].labels)
+            if few := [self.classes[number] for number in {*train.labels.tolist()} - in_both]:
                 raise InputError(
                     f"expected different images of each class to train on, and others for {name}; {few[0]} has too "
                     "few. Add some, or leave the class out."
