@@ -40,9 +40,11 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_the_screen(pages, browser, 
 
 
 def test_every_tutorial_ran(pages):
+    """All but that on a pretrained model, which needs weights and texts; its page says so."""
     for script in (ROOT / "docs" / "tutorials").glob("*.py"):
         page = (pages / "gallery" / "tutorials" / f"{script.stem}.html").read_text("utf-8")
-        assert re.search(r"Total running time of the script:</strong> \(\d+ minutes [\d.]+ seconds\)", page), script
+        ran = re.search(r"Total running time of the script:</strong> \(\d+ minutes [\d.]+ seconds\)", page)
+        assert ran or (script.stem == "layers" and "elsewhere it shows the commands alone" in page), script
 
 
 def test_every_key_of_the_files_has_a_row(pages):
