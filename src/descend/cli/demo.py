@@ -46,7 +46,7 @@ def demo(words: Sequence[str]) -> None:
     )
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
-    from descend.cli.digits import Case
+    from descend.cli import digits as reader
     from descend.results import locked
     from descend.results.ownership import clear, refuse_foreign
 
@@ -65,7 +65,7 @@ def demo(words: Sequence[str]) -> None:
     built = [configure("video-ut", method=folder.name, output_dir=str(folder), **settings) for folder in videos]
     from descend import run
 
-    case = Case()  # a missing package shows before anything is replaced
+    parts = reader.read()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
     mark.touch()
     for folder in replaced:
@@ -78,9 +78,9 @@ def demo(words: Sequence[str]) -> None:
         flush=True,
     )
     for folder in digits:
-        case.run(folder.name.removeprefix("digits-"), folder, options.seed)
+        reader.run(parts, folder.name.removeprefix("digits-"), folder, options.seed)
     page, read_by = compare_runs(digits, options.out)
-    print("\n".join(case.table()))
+    print("\n".join(reader.table(digits)))
     print(f"\nfirst figures: {page}. The video takes a minute or so, and is then on the same page.\n", flush=True)
     print(
         "2 of 2: UT-5, an unrolled transformer with separate weights, removes noise from video. It is trained\n"

@@ -1,24 +1,30 @@
 """The first half of ``descend demo``: a residual network that reads scikit-learn's digits."""
 
-import base64
-import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PrinterCallback
 
 import descend
-from descend.results import DECISIONS_FILE, DecidedText, Decision, Decisions, Summary
+from descend.progress import is_quiet
+from descend.results import DECISIONS_FILE, Decisions, Summary
 from descend.settings import DIGITS
+from descend.tasks.images import ImageClassification
 from descend.tasks.images.sources import read_images
 
 DEPTH = 8
 WIDTH = 64
+
+SETTINGS: dict[str, Any] = {
+    "num_train_epochs": 6,
+    "per_device_train_batch_size": 32,
+    "learning_rate": 1e-3,
+    "use_cpu": True,
+}
 
 
 class Block(nn.Module):
@@ -42,100 +48,43 @@ class Network(nn.Module):
         self.blocks = nn.Sequential(*(Block() for _ in range(DEPTH)))
         self.head = nn.Linear(WIDTH, 10)
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        """The logits of the ten digits, (B, 10)."""
-        return self.head(self.blocks(self.embed(pixels)))
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """The logits of the ten digits, (B, 10), of images (B, 1, 8, 8)."""
+        return self.head(self.blocks(self.embed(pixel_values.flatten(1))))
 
 
-class Digits(descend.Task):
-    """Cross-entropy and accuracy."""
-
-    metric, higher_is_better = "accuracy", True
-
-    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The loss of each digit, (B,)."""
-        return F.cross_entropy(prediction, target, reduction="none")
-
-    def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Whether each digit is right, (B,)."""
-        return (prediction.argmax(-1) == target).float()
+def read() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Two thirds of the 1,797 digits to train on, and the others to test on."""
+    side = read_images(DIGITS).sides["train"]
+    samples = [
+        {"pixel_values": torch.tensor(np.asarray(picture) / 255).float()[None], "labels": int(label)}
+        for picture, label in zip(side.pictures, side.labels, strict=True)
+    ]
+    return [each for place, each in enumerate(samples) if place % 3], samples[::3]
 
 
-class Case:
-    """Digits, and the networks that are trained on them.
-
-    Attributes:
-        train: Two thirds of the 1,797 digits.
-        test: The others.
-        shown: The test digits whose answers are shown, the first of each class.
-        answers: Method → the digit that each layer 0 … L takes each test sample for, (L+1, S).
-    """
-
-    settings: ClassVar[dict[str, Any]] = {
-        "num_train_epochs": 6,
-        "per_device_train_batch_size": 32,
-        "learning_rate": 1e-3,
-        "use_cpu": True,
-    }
-
-    def __init__(self) -> None:
-        side = read_images(DIGITS).sides["train"]
-        samples: list[dict[str, Any]] = [
-            {"pixels": torch.tensor(np.asarray(picture) / 255).float().flatten(), "labels": int(label)}
-            for picture, label in zip(side.pictures, side.labels, strict=True)
-        ]
-        self.train = [each for place, each in enumerate(samples) if place % 3]
-        self.test = samples[::3]
-        labels = [each["labels"] for each in self.test]
-        self.shown = [labels.index(digit) for digit in range(10)]
-        self.answers: dict[str, Tensor] = {}
-
-    def run(self, method: str, folder: Path, seed: int) -> Summary:
-        """Train a network by a method, and evaluate it into a folder."""
-        torch.manual_seed(seed)
-        network = Network()
-        arguments = descend.DescentConfig(str(folder), method=method, seed=seed, **self.settings)
-        model = descend.layered(network, blocks="blocks", readout="head", embeddings="embed")
-        trainer = descend.DescentTrainer(model, arguments, task=Digits(), train_dataset=self.train)
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        pixels = torch.stack([each["pixels"] for each in self.test])
-        with torch.no_grad():
-            outputs = model.predictions({"pixels": pixels})
-        probabilities = torch.stack([each.detach().softmax(-1) for each in outputs])
-        self.answers[method] = probabilities.argmax(-1)
-        summary = descend.evaluate(trainer, self.test, noise=(0,), name="digits", seed=seed)
-        self._decisions(probabilities).write(folder / DECISIONS_FILE)
-        return summary
-
-    def table(self) -> list[str]:
-        """Lines: what each layer of each network takes ten digits for."""
-        width = 2 * DEPTH + 5
-        lines = [
-            "a digit, and what layers 0 to 8 take it for",
-            f"   {''.join(name.ljust(width) for name in self.answers)}",
-        ]
-        for place in self.shown:
-            said = (" ".join(map(str, answers[:, place].tolist())) for answers in self.answers.values())
-            lines.append(f"{self.test[place]['labels']}  {''.join(each.ljust(width) for each in said)}".rstrip())
-        return lines
-
-    def _decisions(self, probabilities: Tensor) -> Decisions:
-        texts = []
-        for place in self.shown:
-            label = self.test[place]["labels"]
-            tops = probabilities[:, place].max(-1)
-            decisions = [
-                Decision(answer=str(int(answer)), confidence=float(sure), right=int(answer) == label)
-                for sure, answer in zip(tops.values, tops.indices, strict=True)
-            ]
-            name, picture = f"a {label}, number {place} of the test", _picture(self.test[place]["pixels"])
-            texts.append(DecidedText(text=name, picture=picture, decisions=decisions))
-        return Decisions(noise=0, texts=texts)
+def run(parts: tuple[list[Any], list[Any]], method: str, folder: Path, seed: int) -> Summary:
+    """Train a network by a method, and evaluate it into a folder."""
+    train, test = parts
+    torch.manual_seed(seed)
+    arguments = descend.DescentConfig(str(folder), method=method, seed=seed, disable_tqdm=is_quiet(), **SETTINGS)
+    model = descend.layered(Network(), blocks="blocks", readout="head", embeddings="embed")
+    trainer = descend.DescentTrainer(model, arguments, task=ImageClassification(), train_dataset=train)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return descend.evaluate(trainer, test, noise=(0,), name="digits", seed=seed)
 
 
-def _picture(pixels: Tensor) -> str:
-    """A data URI of an 8×8 image."""
-    buffer = io.BytesIO()
-    Image.fromarray((pixels.reshape(8, 8) * 255).byte().numpy()).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+def table(folders: Sequence[Path]) -> list[str]:
+    """Lines: what each layer of each network takes a few digits for."""
+    decided = [Decisions.read(folder / DECISIONS_FILE).texts for folder in folders]
+    width = 2 * DEPTH + 5
+    lines = [
+        "a digit, and what layers 0 to 8 take it for",
+        f"   {''.join(folder.name.removeprefix('digits-').ljust(width) for folder in folders)}",
+    ]
+    for networks in zip(*decided, strict=True):
+        answers = (" ".join(layer.answer.removeprefix("class ") for layer in each.decisions) for each in networks)
+        digit = networks[0].text.removeprefix("class ")[0]
+        lines.append(f"{digit}  {''.join(each.ljust(width) for each in answers)}".rstrip())
+    return lines

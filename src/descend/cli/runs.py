@@ -88,7 +88,7 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "output": {
         "--out": dict(type=Path, metavar="DIR", help="with --layers: folder of the results [NAME-layers]"),
-        "--frames": dict(type=int, metavar="N", default=2, help="frames, or texts, to keep for the page [2]"),
+        "--frames": dict(type=int, metavar="N", default=2, help="frames, images or texts to keep for the page [2]"),
     },
 }
 """The options of ``descend evaluate``, in the groups of its help."""

@@ -1,19 +1,20 @@
-"""Evaluators of one function each: the input's metric, energies, frames and texts to look at, losses on training data.
+"""Evaluators of one function each: the input's metric, layers on validation data, energies, samples to look at.
 
 Each yields its results by name, and nothing where it does not apply, see `descend.evaluation.evaluate.Evaluator`.
 """
 
+import base64
+import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
-from transformers import PreTrainedTokenizerBase
 
 from descend.evaluation.evaluate import Levels, Subject
 from descend.evaluation.layers import evenly, measure, metric_value
-from descend.models import LayeredClassifier
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
@@ -23,6 +24,9 @@ MOST_SAMPLES = 32
 
 MOST_CHARACTERS = 240
 """A text's beginning is enough to know what it is about."""
+
+SIDE = 48
+"""Most pixels of a picture's sides, as large as a page shows it."""
 
 
 def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[float, float]]]:
@@ -122,32 +126,59 @@ def pictures(subject: Subject, levels: Levels, *, count: int = 2) -> Iterator[tu
     )
 
 
-def decided_texts(
-    subject: Subject, levels: Levels, *, tokenizer: PreTrainedTokenizerBase | None, count: int = 2
+def decided(
+    subject: Subject, levels: Levels, *, tokenizer: Any = None, count: int = 2
 ) -> Iterator[tuple[str, Decisions]]:
-    """What every layer of a classifier decides on a few texts, at the training noise.
+    """What every layer of a classifier decides on a few texts or images, at the training noise.
 
     Args:
-        subject: The classifier, and data with ``input_ids``.
+        subject: The classifier, and samples with ``input_ids`` or ``pixel_values``.
         levels: What was measured.
-        tokenizer: Makes a text of its tokens.
-        count: How many texts; they are taken evenly.
+        tokenizer: Makes a text of its tokens; without it texts are left out.
+        count: How many samples; they are taken evenly.
     """
-    model, data, measured = subject.model, subject.data, levels[subject.noise.level]
-    if not isinstance(model, LayeredClassifier) or tokenizer is None or "input_ids" not in data[0]:
+    data, measured = subject.data, levels[subject.noise.level]
+    if measured.decisions is None or measured.confidences is None or len(measured.decisions) != len(data):
         return
-    assert measured.decisions is not None and measured.confidences is not None
-    names: Mapping[Any, str] = model.saved.config.id2label or {}
+    names: Mapping[Any, str] = getattr(getattr(subject.model.saved, "config", None), "id2label", None) or {}
+
+    def name(number: Any) -> str:
+        return str(names.get(int(number), f"class {int(number)}"))
+
     texts = []
     for place in evenly(len(data), count):
-        text = " ".join(str(tokenizer.decode(data[place]["input_ids"], skip_special_tokens=True)).split())
+        sample, picture = data[place], None
+        if "pixel_values" in sample:
+            shown, picture = f"{name(sample['labels'])}, image {place}", _picture(sample["pixel_values"])
+        elif "input_ids" in sample and hasattr(tokenizer, "decode"):
+            text = " ".join(str(tokenizer.decode(sample["input_ids"], skip_special_tokens=True)).split())
+            shown = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} …"
+        else:
+            return
         layers = zip(measured.decisions[place], measured.confidences[place], measured.scores[place], strict=True)
         decisions = [
-            Decision(
-                answer=names.get(int(number), f"class {int(number)}"), confidence=float(sure), right=bool(score == 1)
-            )
+            Decision(answer=name(number), confidence=float(sure), right=bool(score == 1))
             for number, sure, score in layers
         ]
-        shown = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} …"
-        texts.append(DecidedText(text=shown, decisions=decisions))
+        texts.append(DecidedText(text=shown, picture=picture, decisions=decisions))
     yield "decisions", Decisions(noise=subject.noise.level, texts=texts)
+
+
+def _picture(pixels: Tensor) -> str | None:
+    """A data URI of an image of one or three channels (C, height, width), its values from black to white.
+
+    None without Pillow, which only pages and data sets of images need, or for other channels.
+    """
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        return None
+    if len(pixels) not in (1, 3):
+        return None
+    pixels = pixels.float() - pixels.min()
+    shades = (255 * pixels / pixels.max().clamp(min=1e-9)).byte()
+    image = Image.fromarray(shades.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
+    image.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

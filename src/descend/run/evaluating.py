@@ -16,7 +16,7 @@ from descend.errors import InputError, refuse
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import (
-    decided_texts,
+    decided,
     energies,
     input_metrics,
     on_validation,
@@ -81,7 +81,7 @@ def evaluate(
     """Evaluate a run, or a classifier of Transformers, at every layer and noise level.
 
     Writes ``summary.json``, ``groups.json`` (the metric by group of samples) and, for video, ``frames.npz``, or for
-    texts to classify ``decisions.json`` in the folder that `results_folder` names.
+    a classifier ``decisions.json`` in the folder that `results_folder` names.
 
     Args:
         folder: The run; or with ``task`` a folder that Transformers' `save_pretrained` wrote.
@@ -100,7 +100,7 @@ def evaluate(
         unseen: With ``task`` and ``risk``: you vouch that the model was trained on no sample of ``data``. A run knows
             its own validation split and needs no such word.
         seed: The seed of the noise, the same for runs to be compared.
-        frames: How many frames to keep for the page, or beginnings of texts.
+        frames: How many frames, images or beginnings of texts to keep for the page.
         most: Evaluate on so many samples, taken evenly; by default on all.
         baseline: The run to whose full depth layers are held, evaluated on the same data: the best plain training; by
             default the model's own full depth.
@@ -190,7 +190,7 @@ def evaluate(
         baseline=None if known is None else known.of((name, split, shift, recipe.task().metric)),
     )
     evaluators: list[Evaluator] = [input_metrics, latency, energies, partial(pictures, count=frames)]
-    evaluators.append(partial(decided_texts, tokenizer=restored.tokenizer, count=frames))
+    evaluators.append(partial(decided, tokenizer=restored.tokenizer, count=frames))
     if probe and isinstance(network, LayeredClassifier):
         # Its own draws: those of the evaluated samples belong to their numbers too.
         fresh = subject.noise.at(subject.noise.level, seed=derived(Stream.PROBES, seed))

@@ -5,6 +5,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers.trainer_utils import RemoveColumnsCollator
 from descend.errors import InputError, reason, refuse
 from descend.evaluation.evaluate import Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
-from descend.evaluation.evaluators import input_metrics
+from descend.evaluation.evaluators import decided, input_metrics
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std
 from descend.evaluation.needed import Evaluated
@@ -41,6 +42,9 @@ from descend.training import DescentMixin
 
 PACKED = "seq_lengths"
 """The field of several texts in one row, which TRL's collator reads."""
+
+SHOWN = 10
+"""Texts or images whose answers at each layer the page shows."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +78,8 @@ def evaluate(
         noise: Levels γ of the robustness curve; by default eight from 0 to 3.5 times the training noise, or 0 alone.
         out: The folder for ``summary.json``, ``groups.json`` and ``report.html``; by default the trainer's folder. A
             model without a trainer writes files only if it is given. ``descend compare`` takes such folders. The page
-            needs the extra ``report``; without it a warning says so.
+            needs the extra ``report``; without it a warning says so. Of a classifier ``decisions.json`` holds a few
+            images, or with a trainer that has a tokenizer a few texts, and what the layers take them for.
         name: The data set's name.
         split: Which data these are: ``test``, ``validation`` or ``train``.
         seed: Of the noise, the same for models to be compared.
@@ -129,7 +134,8 @@ def evaluate(
     if held_to is not None:
         subject = replace(subject, baseline=held_to.of((name, split, subject.shift, subject.task.metric)))
     writes = trainer is None or trainer.is_world_process_zero()
-    summary = evaluate_subject(subject, (input_metrics, latency), folder=folder if writes else None)
+    shown = partial(decided, tokenizer=getattr(trainer, "processing_class", None), count=SHOWN)
+    summary = evaluate_subject(subject, (input_metrics, latency, shown), folder=folder if writes else None)
     if folder is not None and writes:
         if trainer is not None:
             records = trainer.args.folder / RECORDS_FILE

@@ -20,7 +20,7 @@ class ImageClassification(Classification):
 
         Args:
             dataset: Samples with their labels: a `datasets.Dataset` or a list. Other types are not checked.
-            limits: The model's number of ``channels`` and of ``labels``.
+            limits: The model's number of ``channels`` and of ``labels``, as far as they are known.
 
         Raises:
             InputError: If pixels or labels are missing, or out of range.
@@ -28,9 +28,10 @@ class ImageClassification(Classification):
         if not readable(dataset):
             return
         shape = tuple(np.shape(dataset[0]["pixel_values"])) if "pixel_values" in fields(dataset) else ()
-        if len(shape) != 3 or shape[0] != limits["channels"]:
+        channels = limits.get("channels", shape[0] if shape else "C")
+        if len(shape) != 3 or shape[0] != channels:
             raise InputError(
-                f"samples must have pixel_values of {limits['channels']} channels, (C, height, width), as the model's "
+                f"samples must have pixel_values of {channels} channels, (C, height, width), as the model's "
                 f"image processor makes them; got {f'the shape {shape}' if shape else ', '.join(fields(dataset))}."
             )
         self.check_targets(dataset, np.array([]), limits)

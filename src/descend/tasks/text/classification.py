@@ -89,8 +89,8 @@ class Classification(LogitTask):
         return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1) / 2
 
     def check_targets(self, dataset: Any, lengths: np.ndarray, limits: dict[str, int]) -> None:
-        """Raise an error unless each sample has one label within the model's ``labels``."""
-        name, classes = require(dataset, *LABELS), limits["labels"]
+        """Raise an error unless each sample has one label, within the model's ``labels`` if they are known."""
+        name, classes = require(dataset, *LABELS), limits.get("labels")
         try:
             labels, _ = values(dataset, name)
         except (KeyError, ValueError) as error:
@@ -100,10 +100,11 @@ class Classification(LogitTask):
                 f"{name} must be whole numbers, one for each sample; got {labels.dtype} and {len(labels)} for "
                 f"{len(dataset)} samples."
             )
+        most = labels.max(initial=0) if classes is None else classes - 1
         refuse(
-            (labels < 0) | (labels >= classes),
+            (labels < 0) | (labels > most),
             lambda sample: (
-                f"has label {labels[sample]}; expected 0 … {classes - 1}, as the model's head has {classes} "
+                f"has label {labels[sample]}; expected 0 … {most}, as the model's head has {most + 1} "
                 "labels. Choose a model with another head, or correct the label."
             ),
         )
