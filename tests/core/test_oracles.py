@@ -125,9 +125,10 @@ MOVES = {
 @pytest.mark.parametrize(
     ("optimizer", "slack", "resilience", "name"),
     [
-        *product(["sgd", "nupi"], ["implicit"], [0.0, 0.2], CASES),
-        *product(["sgd", "nupi"], ["explicit"], [0.2], BINDING),
-        *product(["adam"], ["implicit"], [0.0, 0.2], ["one layer", "two layers, one binds", *BINDING]),
+        *product(["sgd"], ["implicit"], [0.0, 0.2], CASES),
+        *product(["nupi"], ["implicit"], [0.0], BINDING),
+        *product(["sgd", "nupi"], ["explicit"], [0.2], BINDING[1:]),
+        *product(["adam"], ["implicit"], [0.0, 0.2], ["two layers, one binds", BINDING[0]]),
     ],
 )
 def test_the_loop_finds_the_known_solution(optimizer, slack, resilience, name):
@@ -214,30 +215,24 @@ def chain():
     return rng.normal(size=(4, 5)), np.array([1.0, 1.2, 0.5, 0.9]), np.array([0.1, 0.3, 0.2])
 
 
-PRIMAL = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-
-
 def torch_losses(chain):
     a, b = torch.tensor(chain[0]), torch.tensor(chain[1])
     return lambda x: 0.5 * ((x - a) ** 2).sum(1) + b
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "primal", "slack", "resilience"),
-    [
-        *product(RULES, ["sgd", "adam"], ["implicit"], [0.0, 0.3]),
-        *product(["sgd", "adam"], ["sgd"], ["explicit"], [0.3]),
-    ],
+    ("optimizer", "slack", "resilience"),
+    [*product(RULES, ["implicit"], [0.0, 0.3]), *product(["sgd", "adam"], ["explicit"], [0.3])],
 )
-def test_every_step_is_that_of_algorithm_1_by_hand(chain, optimizer, primal, slack, resilience):
+def test_every_step_is_that_of_algorithm_1_by_hand(chain, optimizer, slack, resilience):
     options = {"kp": 4.0, "nu": 0.3} if optimizer == "nupi" else None
     moves = {"slack": slack, "slack_lr": 0.02, "slack_optimizer": optimizer, "options": options}
     problem = DescentProblem(3, chain[2].tolist(), stop_gradient=False)
     dual = PrimalDual(problem, 0.05, optimizer, resilience, **moves)
     x, moved = variable(5), False
-    ours = loop(dual, torch_losses(chain), x, PRIMAL[primal]([x], lr=0.03), 300)
+    ours = loop(dual, torch_losses(chain), x, torch.optim.SGD([x], lr=0.03), 300)
     of_slack = RULES[optimizer](0.02) if slack == "explicit" else None
-    by_hand = algorithm_1(*chain, RULES[primal](0.03), RULES[optimizer](0.05), 300, resilience, of_slack)
+    by_hand = algorithm_1(*chain, sgd(0.03), RULES[optimizer](0.05), 300, resilience, of_slack)
     for (end, lam), expected in zip(ours, by_hand, strict=True):
         for found, value in zip((end, lam[1:], dual.slack[1:]), expected, strict=True):
             np.testing.assert_allclose(found, value, rtol=0, atol=1e-10)
@@ -270,16 +265,15 @@ class Chain(cooper.ConstrainedMinimizationProblem):
 
 
 @pytest.mark.parametrize("resilience", [0.0, 0.3])
-@pytest.mark.parametrize("primal", ["sgd", "adam"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "nupi"])
-def test_every_step_is_that_of_cooper(chain, optimizer, primal, resilience):
-    cap, primal = 3.0, PRIMAL[primal]
+def test_every_step_is_that_of_cooper(chain, optimizer, resilience):
+    cap = 3.0
     problem = DescentProblem(3, chain[2].tolist(), cap, stop_gradient=False)
     # With k_p = 0 νPI has no first step to disagree about (see below).
     options = {"kp": 0.0, "ki": 2.0} if optimizer == "nupi" else None
     dual = PrimalDual(problem, 0.05, optimizer, resilience, options=options)
     x = variable(5)
-    ours = loop(dual, torch_losses(chain), x, primal([x], lr=0.03), 300)
+    ours = loop(dual, torch_losses(chain), x, torch.optim.SGD([x], lr=0.03), 300)
 
     cmp, y = Chain(torch_losses(chain), chain[2], cap, resilience), variable(5)
     theirs = {
@@ -287,7 +281,7 @@ def test_every_step_is_that_of_cooper(chain, optimizer, primal, resilience):
         "adam": lambda p: torch.optim.Adam(p, lr=0.05, maximize=True),
         "nupi": lambda p: nuPI(p, lr=0.05, Kp=0.0, Ki=2.0, maximize=True),
     }[optimizer](list(cmp.dual_parameters()))
-    roll = SimultaneousOptimizer(cmp=cmp, primal_optimizers=primal([y], lr=0.03), dual_optimizers=theirs)
+    roll = SimultaneousOptimizer(cmp=cmp, primal_optimizers=torch.optim.SGD([y], lr=0.03), dual_optimizers=theirs)
     highest = torch.zeros(4)
     for end, lam in ours:
         roll.roll(compute_cmp_state_kwargs={"x": y})
