@@ -115,7 +115,6 @@ def test_gradient_checkpointing_changes_memory_only(model, patches):
         torch.testing.assert_close(gradients(frugal)[name], gradient, rtol=1e-5, atol=1e-7, msg=name)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "hard",
     [
@@ -124,10 +123,11 @@ def test_gradient_checkpointing_changes_memory_only(model, patches):
         pytest.param(lambda clean: clean + 20 * 0.18 * torch.randn_like(clean), id="noise"),  # γ = 20
     ],
 )
-def test_hard_inputs_stay_finite(model, patches, hard, dtype):
+def test_hard_inputs_stay_finite(model, patches, hard):
+    """In bfloat16, which has the range of single precision and less accuracy."""
     torch.manual_seed(2)
-    model.to(dtype).train()
-    value = loss(model, hard(patches).to(dtype))
+    model.to(torch.bfloat16).train()
+    value = loss(model, hard(patches).to(torch.bfloat16))
     value.backward()
     assert value.isfinite()
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
