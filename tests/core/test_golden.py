@@ -29,22 +29,7 @@ CASES = [" · ".join(names) for names in itertools.product(RULES, ("implicit", "
 
 def recorded() -> list[list[list[float]]]:
     """Of each step two micro-batches: the sums of L+1 losses, then the count. Losses fall, and rise in between."""
-    file = json.loads(FILE.read_text()) if FILE.exists() else {}
-    return file.get("losses") or _draw()
-
-
-def _draw() -> list[list[list[float]]]:
-    draws = torch.Generator().manual_seed(0)
-    steps = []
-    for step in range(STEPS):
-        batches = []
-        for _ in range(2):
-            count = int(torch.randint(1, 9, (), generator=draws))
-            falling = torch.linspace(3.5, 1.0, DEPTH + 1) * (1 - 0.02 * step)
-            losses = falling * (0.7 + 0.6 * torch.rand(DEPTH + 1, generator=draws))
-            batches.append([round(count * each, 4) for each in losses.tolist()] + [count])
-        steps.append(batches)
-    return steps
+    return json.loads(FILE.read_text())["losses"]
 
 
 def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:

@@ -28,15 +28,18 @@ problems = st.builds(
 
 @quick
 @given(problems, duals, st.lists(losses, min_size=1, max_size=8))
-def test_multipliers_never_fall_below_zero_and_stay_zero_where_nothing_is_asked(problem, settings, steps):
+def test_multipliers_stay_above_zero_where_something_is_asked_and_fall_where_it_holds(problem, settings, steps):
     dual = PrimalDual(problem, **settings)
     for each in steps:
-        dual.observe(torch.tensor(each))
+        before, at = dual.multipliers, torch.tensor(each, dtype=torch.float64)
+        dual.observe(at)
         dual.step()
         values = dual.multipliers
         assert (values >= 0).all() and values.isfinite().all()
         assert not values[~problem.in_force].any()
         assert (dual.slack >= 0).all()
+        holds = problem.violations(at) <= 0
+        assert settings["optimizer"] != "sgd" or (values[holds] <= before[holds]).all()
 
 
 @quick
@@ -51,16 +54,3 @@ def test_a_step_sees_the_mean_over_all_samples_however_they_are_cut(settings, pa
     whole.step()
     cut.step()
     assert cut.multipliers.tolist() == pytest.approx(whole.multipliers.tolist(), rel=1e-3, abs=1e-4)
-
-
-@quick
-@given(problems, duals, losses, losses)
-def test_a_constraint_that_holds_never_gains_a_multiplier_by_plain_ascent(problem, settings, before, after):
-    dual = PrimalDual(problem, **(settings | {"optimizer": "sgd"}))
-    dual.observe(torch.tensor(before))
-    dual.step()
-    first = dual.multipliers
-    dual.observe(torch.tensor(after, dtype=torch.float64))  # single precision may round a loss past its bound
-    dual.step()
-    holds = problem.violations(torch.tensor(after, dtype=torch.float64)) <= 0
-    assert (dual.multipliers[holds] <= first[holds] + 1e-6).all()

@@ -22,18 +22,13 @@ def test_sums_are_those_of_the_moment_and_add_up():
     assert window.values.tolist() == [12, 8, 4] and window.others.tolist() == [20]
 
 
-def test_inner_exits_may_be_left_out():
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_inner_exits_may_be_left_out_and_a_sum_that_is_not_finite_is_named(bad):
     step = LossSums(2)
     step.add(LossSums.of(torch.tensor([1.0]).bfloat16(), 2, 2))
     assert step.first == 2 and step.means.tolist() == [0.5] and step.values.dtype == torch.float64
     step.add(LossSums.of(torch.tensor([4.0, 3.0, 2.0]), 2, 2))
     assert step.counts.tolist() == [2, 2, 4] and step.values.tolist() == [4, 3, 3]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_sum_that_is_not_finite_is_named(bad):
-    step = LossSums(2)
-    step.add(LossSums.of(torch.tensor([1.0, 2.0]), 1, 2))
     assert step.fault is None
     step.add(LossSums.of(torch.tensor([bad, 2.0]), 1, 2))
-    assert step.fault == f"the loss of layer [1] is not finite ([{bad}, 4.0])"
+    assert step.fault == f"the loss of layer [1] is not finite ([4.0, {bad}, 5.0])"

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 import torch
-from torch import distributed, multiprocessing, nn
+from torch import distributed, multiprocessing
 
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
@@ -18,15 +18,6 @@ VARIANTS = [
     for slack in ("implicit", "explicit")
     for form in ("difference", "ratio")
 ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Nothing here is large enough for two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def stream(steps: int, depth: int = 3, seed: int = 0) -> list[tuple[torch.Tensor, float]]:
@@ -65,34 +56,14 @@ def advance(dual: PrimalDual, batches) -> list[torch.Tensor]:
 # --- when the multipliers move
 
 
-def test_large_sums_in_half_precision_do_not_overflow():
-    """Two batches add up beyond float16, whose largest number is 65504."""
-    half, double = (PrimalDual(DescentProblem(1, 0.1), optimizer="sgd") for _ in range(2))
-    sums = torch.tensor([40_000.0, 60_000.0], dtype=torch.float16)
-    for _ in range(2):
-        half.observe(sums, 1024)
-    half.step()
-    double.observe(2 * sums.double(), 2048)
-    double.step()
-    assert torch.equal(half.multipliers, double.multipliers) and half.multipliers[1] > 0
-
-
-def test_an_epoch_without_a_batch_moves_nothing():
-    dual = PrimalDual(DescentProblem(3, 0.1), every="epoch")
-    for batches in (stream(6), []):
-        before = advance(dual, batches)[-1:] or [state_of(dual)]
-        dual.end_epoch()
-        assert torch.equal(state_of(dual), before[0]) == (not batches)
-
-
-def test_warmup_is_erm_and_leaves_no_trace():
-    problem = DescentProblem(3, 0.1, 1.0)
+def test_warmup_is_the_objective_alone_and_leaves_no_trace():
+    problem = DescentProblem(3, 0.1, 1.0, objective=[0, 1, 0, 3])
     warm, cold = PrimalDual(problem, warmup=5, every=2), PrimalDual(problem, every=2)
     losses = torch.rand(4).requires_grad_()
     for count, (batch, size) in enumerate(stream(5, seed=8)):
-        assert not warm.warm and warm.weights.tolist() == [0, 0, 0, 1]
-        assert torch.equal(warm.lagrangian(losses), losses[-1])
-        assert warm.lagrangian(torch.tensor([math.nan, math.inf, 1.0, 2.0])) == 2, "no other layer is touched"
+        assert not warm.warm and warm.weights.tolist() == [0, 1, 0, 3]
+        assert torch.equal(warm.lagrangian(losses), losses[1] + 3 * losses[3])
+        assert warm.lagrangian(torch.tensor([math.nan, 2.0, math.inf, 5.0])) == 17, "no other layer is touched"
         warm.observe(batch * size, size)
         assert warm.step() is False and warm.steps == count + 1
         assert not warm.multipliers.any()
@@ -103,24 +74,13 @@ def test_warmup_is_erm_and_leaves_no_trace():
     assert warm.multipliers.any()
 
 
-def test_warmup_is_the_objective_alone():
-    dual = PrimalDual(DescentProblem(2, 0.1, objective=[0, 1, 3]), warmup=1)
-    assert dual.inner and dual.weights.tolist() == [0, 1, 3]
-    assert dual.lagrangian(torch.tensor([math.nan, 2.0, 5.0])) == 17
-    plain = PrimalDual(DescentProblem(2, 0.1), warmup=1)
-    assert not plain.inner
-    plain.observe(torch.ones(3))
-    plain.step()
-    assert plain.inner and not PrimalDual(DescentProblem(2)).inner
-
-
-def test_what_is_handed_out_is_a_copy():
-    dual = PrimalDual(DescentProblem(3, 0.1, 0.5), resilience=0.1, slack="explicit")
-    advance(dual, stream(3))
-    before = state_of(dual)
-    for tensor in (dual.multipliers, dual.slack, dual.weights):
-        tensor.fill_(7.0)
-    assert torch.equal(state_of(dual), before)
+@pytest.mark.parametrize(("problem", "inner"), [({}, False), ({"alpha": 0.1}, True), ({"objective": [1, 0, 1]}, True)])
+def test_inner_losses_are_needed_where_something_is_asked_of_them(problem, inner):
+    warm = PrimalDual(DescentProblem(2, **problem), warmup=1)
+    assert warm.inner == ("objective" in problem)
+    warm.observe(torch.ones(3))
+    warm.step()
+    assert warm.inner == inner
 
 
 # --- the Lagrangian
@@ -164,14 +124,23 @@ def test_losses_may_live_on_another_device(form):
 
 @pytest.mark.parametrize("slack", ["implicit", "explicit"])
 def test_a_held_snapshot_does_not_change(slack):
-    """The best feasible state is held in memory while the run goes on, and may be loaded more than once."""
-    dual, other = (PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, "adam", 0.2, slack=slack, every=2) for _ in range(2))
+    """The best feasible state is held in memory while the run goes on, and may be loaded more than once.
+
+    Another warm-up given to the one that goes on neither takes the constraints away nor moves their schedule.
+    """
+    dual, other = (
+        PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, "adam", 0.2, slack=slack, every=2, warmup=warmup)
+        for warmup in (1, 40)
+    )
     advance(dual, stream(5))
     snapshot = dual.state_dict()
     copy = deepcopy(snapshot)
+    for handed_out in (dual.multipliers, dual.slack, dual.weights):
+        handed_out.fill_(7.0)
     advance(dual, stream(20, seed=1))
     assert same(snapshot, copy) and not same(dual.state_dict(), copy)
     other.load_state_dict(snapshot)
+    assert other.warm
     advance(other, stream(20, seed=1))
     assert same(snapshot, copy) and torch.equal(state_of(other), state_of(dual))
 
@@ -229,14 +198,6 @@ def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(optimizer, slack, 
     # Whoever goes on without that batch goes on as if it had not been.
     for one, other in zip(advance(dual, stream(5, seed=1)), advance(spared, stream(5, seed=1)), strict=True):
         assert torch.equal(one, other)
-
-
-def test_the_ratio_form_divides_by_no_loss_of_another_chain():
-    chain = PrimalDual(DescentProblem(2, 0.1, form="ratio", first=1))
-    chain.observe(torch.tensor([0.0, 1.0, 1.5]))
-    assert chain.step() and chain.multipliers[2] > 0 and chain.weights.isfinite().all()
-    DescentProblem(2, 0.1, form="ratio", first=1).violations(torch.tensor([-2.0, 1.0, -0.5]))
-    assert (DescentProblem(2, 0.1).violations(torch.tensor([-2.0, -1.0, -0.5]))[1:] > 0).all()
 
 
 # --- bad input
@@ -314,40 +275,27 @@ def test_losses_that_can_not_be_stepped_on(work, message):
     assert observed([0.0] * 4, 0).step() is False, "no sample is no error"
 
 
-@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
+@pytest.mark.parametrize(("optimizer", "slack", "form"), [*VARIANTS, ("price", "implicit", "geometric")])
 def test_the_state_is_on_the_cpu_whatever_the_default_device_and_dtype(optimizer, slack, form):
-    def run() -> PrimalDual:
-        problem = DescentProblem(3, [0.1, 0.2, 0.1], 0.8, form=form)
-        dual = PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack)
-        for losses, count in batches:
-            dual.observe(losses * count, count)
-            dual.step()
-        dual.end_epoch()
-        return dual
+    def built() -> PrimalDual:
+        steps = {"alpha": [0.1, 0.2, 0.1], "cap": 0.8, "form": form}
+        problem = DescentProblem(3, **({"target": GeometricTarget()} if form == "geometric" else steps))
+        return PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack, horizon=9)
 
-    batches = stream(5)
-    plain, default = run(), torch.get_default_dtype()
+    batches, default = stream(5), torch.get_default_dtype()
+    plain = built()
+    advance(plain, batches)
     torch.set_default_dtype(torch.float16)
     try:
         with torch.device("meta"):
-            other = run()
-            state = other.state_dict()
-            again = PrimalDual(other.problem, 0.1, optimizer, 0.2, slack=slack)
-            again.load_state_dict(state)
+            other, again = built(), built()
+            advance(other, batches)
+            again.load_state_dict(other.state_dict())
     finally:
         torch.set_default_dtype(default)
     for one in (other, again):
-        assert one.multipliers.device.type == "cpu" and one.multipliers.dtype == torch.float64
+        assert one.multipliers.device.type == one.weights.device.type == "cpu" and one.weights.dtype == torch.float64
         assert torch.equal(state_of(one), state_of(plain))
-    assert other.weights.device.type == "cpu"
-
-
-def test_geometric_bounds_are_on_the_cpu_too():
-    with torch.device("meta"):
-        dual = PrimalDual(DescentProblem(3, target=GeometricTarget()), optimizer="price", horizon=9)
-        dual.observe(torch.tensor([1.0, 0.9, 0.8, 0.7], device="cpu"))
-        dual.step()
-    assert dual.multipliers.device.type == dual.weights.device.type == "cpu"
 
 
 # --- two ranks
@@ -412,73 +360,6 @@ def test_two_ranks_with_unequal_counts_are_one(tmp_path):
     assert first["error"] == second["error"] and "layer [1] is not finite" in first["error"]
 
 
-# --- a network
-
-
-class Blocks(nn.Module):
-    """Residual blocks on vectors, every layer's output read as it is."""
-
-    def __init__(self, depth: int, width: int, generator: torch.Generator):
-        super().__init__()
-
-        def parameter(rows: int, columns: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(rows, columns, generator=generator) * 0.3 / rows**0.5)
-
-        self.up = nn.ParameterList(parameter(width, 32) for _ in range(depth))
-        self.down = nn.ParameterList(parameter(32, width) for _ in range(depth))
-
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        outputs = [x]
-        for up, down in zip(self.up, self.down, strict=True):
-            outputs.append(outputs[-1] + torch.tanh(outputs[-1] @ up) @ down)
-        return outputs
-
-
-def denoising(seed: int):
-    """A model, and a sampler of (noisy, clean) vectors from a random three-dimensional subspace."""
-    rng = torch.Generator().manual_seed(seed)
-    basis = torch.randn(3, 12, generator=rng) / 3**0.5
-
-    def sample(size: int):
-        clean = torch.randn(size, 3, generator=rng) @ basis
-        return clean + 0.7 * torch.randn(size, 12, generator=rng), clean
-
-    return Blocks(7, 12, rng), sample
-
-
-def losses_of(model: Blocks, batch) -> torch.Tensor:
-    noisy, clean = batch
-    return torch.stack([((output - clean) ** 2).mean() for output in model(noisy)])
-
-
-def test_the_plain_loop_meets_the_constraints_that_erm_does_not():
-    """The loop of the README, to the letter, on fresh samples; judged on others."""
-
-    def trained(dual):
-        model, sample = denoising(seed=2)
-        batches = [sample(64) for _ in range(800)]
-        held_out = sample(20_000)
-        optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-        for batch in batches:
-            losses = losses_of(model, batch)  # (L+1,): f_0 … f_L
-            dual.lagrangian(losses).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            dual.observe(losses.detach())
-            dual.step()
-        with torch.no_grad():
-            return losses_of(model, held_out)
-
-    problem = DescentProblem(depth=7, alpha=0.1, stop_gradient=False)
-    ours = trained(PrimalDual(problem, lr=0.03, optimizer="adam", resilience=0.05))
-    plain = trained(PrimalDual(DescentProblem(7)))
-    # In parts of the last loss: met to 2 % (the slack is ρλ, and 20,000 samples are not all), by ERM missed
-    # by over 5 %, at the same last loss.
-    assert problem.violations(ours).max() < 0.02 * ours[-1]
-    assert problem.violations(plain).max() > 0.05 * plain[-1]
-    assert ours[-1] < 1.02 * plain[-1] and (ours[1:] < ours[:-1]).all()
-
-
 def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
     dual = PrimalDual(DescentProblem(2, 0.9), lr=1e307, optimizer="sgd")
     dual.observe(torch.tensor([1.0, 1.0, 1.0]))
@@ -489,13 +370,3 @@ def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
     with pytest.raises(NonFiniteLossError, match=r"multipliers.*overflow"):
         dual.step()
     assert torch.equal(dual.multipliers, before)
-
-
-def test_what_was_warm_is_warm_where_it_goes_on():
-    """Another warm-up given to the one that goes on does not take the constraints away, nor move their schedule."""
-    before, after = (PrimalDual(DescentProblem(1, 0.5), warmup=warmup, every=2) for warmup in (1, 9))
-    for _ in range(4):
-        before.observe(torch.tensor([1.0, 1.0]))
-        before.step()
-    after.load_state_dict(before.state_dict())
-    assert after.warm and after.warmup == 1 and torch.equal(after.weights, before.weights)

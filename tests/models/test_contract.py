@@ -63,7 +63,7 @@ def gradients(model):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def test_every_layer_reads_as_a_prediction(model, patches):
+def test_every_layer_reads_as_a_prediction_and_the_last_as_the_models_own(model, patches):
     assert isinstance(model, LayeredModel)
     assert model.depth == model.config.depth
     hidden, predictions = model.layer_outputs(patches), list(model.predictions(patches))
@@ -74,6 +74,10 @@ def test_every_layer_reads_as_a_prediction(model, patches):
         assert prediction.shape == patches.shape
         torch.testing.assert_close(model.readout(state, **({"layer": layer} if own else {})), prediction)
     assert all(not torch.allclose(one, other) for one, other in pairwise(hidden))
+    output = model(patches, output_hidden_states=True)
+    torch.testing.assert_close(output.reconstruction, predictions[-1])
+    torch.testing.assert_close(output.hidden_states, hidden)
+    assert model(patches).hidden_states is None
 
 
 def test_a_layer_runs_when_its_prediction_is_asked_for(model, patches):
@@ -86,14 +90,6 @@ def test_a_layer_runs_when_its_prediction_is_asked_for(model, patches):
         block.register_forward_hook(lambda *_: pytest.fail("a later block ran"))
     with torch.no_grad():
         torch.testing.assert_close(next(islice(model.predictions(patches), 1, None)), expected)
-
-
-def test_the_last_layer_is_the_models_own_output(model, patches):
-    output = model(patches, output_hidden_states=True)
-    torch.testing.assert_close(output.reconstruction, model.readout(model.layer_outputs(patches)[-1]))
-    for state, expected in zip(output.hidden_states, model.layer_outputs(patches), strict=True):
-        torch.testing.assert_close(state, expected)
-    assert model(patches).hidden_states is None
 
 
 def test_a_sample_does_not_depend_on_its_batch(model, patches):
@@ -119,7 +115,6 @@ def test_gradient_checkpointing_changes_memory_only(model, patches):
         torch.testing.assert_close(gradients(frugal)[name], gradient, rtol=1e-5, atol=1e-7, msg=name)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "hard",
     [
@@ -128,33 +123,27 @@ def test_gradient_checkpointing_changes_memory_only(model, patches):
         pytest.param(lambda clean: clean + 20 * 0.18 * torch.randn_like(clean), id="noise"),  # γ = 20
     ],
 )
-def test_hard_inputs_stay_finite(model, patches, hard, dtype):
+def test_hard_inputs_stay_finite(model, patches, hard):
+    """In bfloat16, which has the range of single precision and less accuracy."""
     torch.manual_seed(2)
-    model.to(dtype).train()
-    value = loss(model, hard(patches).to(dtype))
+    model.to(torch.bfloat16).train()
+    value = loss(model, hard(patches).to(torch.bfloat16))
     value.backward()
     assert value.isfinite()
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
 
-def test_the_auto_class_loads_it_the_same(model, patches, tmp_path):
-    model.save_pretrained(tmp_path)
-    loaded = AutoModel.from_pretrained(tmp_path)
-    assert type(loaded) is type(model) and not loaded.training
-    assert loaded.config.to_diff_dict() == model.config.to_diff_dict() | {"architectures": [type(model).__name__]}
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-    for one, other in zip(loaded.predictions(patches), model.predictions(patches), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_the_first_layers_alone_are_a_model_with_that_exits_prediction(model, patches, tmp_path):
+def test_the_first_layers_alone_are_a_model_that_the_auto_class_loads(model, patches, tmp_path):
     predictions = list(model.predictions(patches))
     for layers in range(1, model.depth + 1):
         cut = copy.deepcopy(model)
         keep_first(cut, layers)
         cut.save_pretrained(tmp_path / str(layers))
-        assert cut.depth == layers
-        for each in (cut, AutoModel.from_pretrained(tmp_path / str(layers))):
+        loaded = AutoModel.from_pretrained(tmp_path / str(layers))
+        assert type(loaded) is type(model) and not loaded.training and loaded.depth == cut.depth == layers
+        assert loaded.config.to_diff_dict() == cut.config.to_diff_dict() | {"architectures": [type(model).__name__]}
+        assert loaded.state_dict().keys() == model.state_dict().keys() or layers < model.depth
+        for each in (cut, loaded):
             torch.testing.assert_close(plain_output(each, patches), predictions[layers], rtol=1e-5, atol=1e-5)
 
 
@@ -185,10 +174,9 @@ def test_every_parameter_learns_from_the_last_layer_alone(started, patches):
 
 @pytest.mark.parametrize("shape", [(3, 100, 256), (2, 3, 100, 255), (2, 3, 256), (2, 3, 160, 160), (1, 2, 3, 100, 256)])
 def test_a_wrong_shape_is_named(model, shape):
-    with pytest.raises(InputError, match=r"patches.*\(B, T, N, P\).*\(" + str(shape)[1:-1]):
-        model(torch.zeros(shape))
-    with pytest.raises(InputError):
-        list(model.predictions(torch.zeros(shape)))
+    for read in (model, lambda patches: list(model.predictions(patches))):
+        with pytest.raises(InputError, match=r"patches.*\(B, T, N, P\).*\(" + str(shape)[1:-1]):
+            read(torch.zeros(shape))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from transformers import (
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
 from descend.models import (
-    LayeredCausalLM,
-    LayeredClassifier,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
     images,
@@ -31,7 +29,7 @@ from descend.models.layered import PLACES
 from descend.models.library import PER_LAYER, logits_of
 from descend.models.own_exits import MARK
 from descend.run import export_model
-from tests.support.networks import CAUSAL, CONFIGS, IMAGES, OWN_ATTENTION, PIXELS, WIDE, causal, image_network, network
+from tests.support.networks import CAUSAL, CONFIGS, IMAGES, PIXELS, WIDE, causal, image_network, network
 
 TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
 CASES = [
@@ -41,11 +39,26 @@ CASES = [
     *(("answer", name) for name in TOKENS),
     *(("image", name) for name in images.FAMILIES),
 ]
+ENCODERS = [name for name in FAMILIES if not name.startswith("descend-")]
+READ = [
+    *((*case, {}) for case in CASES),
+    *(("mean", name, {}) for name in ENCODERS),
+    ("class", "modernbert", {"classifier_pooling": "mean"}),
+    # The large DeBERTa-v2 models have a convolution after block 1, which belongs to layer 1.
+    ("class", "deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu"}),
+]
+"""Head, family and settings of what has a readout of its own kind."""
+
 AUTO = {"tokens": AutoModelForTokenClassification, "answer": AutoModelForQuestionAnswering}
 
 
 def made(head, family, **settings):
     """A network in eval mode whose norms, heads and positions all matter."""
+    if head == "mean":
+        encoder = made("class", family, **settings).base_model
+        given = deepcopy(encoder.config)  # as it is read from a folder, before the encoder is made
+        given._attn_implementation = None
+        return MeanPooledForSequenceClassification(MeanPooledConfig(given, num_labels=3), encoder).eval()
     if head == "language":
         # Gemma 2 caps its attention, which SDPA can't.
         built = causal(family, "eager" if family == "gemma2" else "sdpa", **settings)
@@ -61,21 +74,27 @@ def made(head, family, **settings):
     return built.eval()
 
 
-def batch_of(head, padded):
-    """Four texts or images, and their labels; token 1 is padding."""
+def batch_of(head, padding="right"):
+    """Eight texts or images, and their labels; without padding there is no mask, and token 1 is padding.
+
+    As many as the embeddings of relative positions that a block of DeBERTa is given, which are no rows of the batch.
+    """
     generator = torch.Generator().manual_seed(0)
+    classes = {"labels": torch.tensor([0, 2, 1, 1, 0, 2, 2, 1])}
     if head == "image":
-        return {"pixel_values": torch.randn(4, 3, 8, 8, generator=generator)}, {"labels": torch.tensor([0, 2, 1, 1])}
-    ids = torch.randint(5, 40, (4, 9), generator=generator)
-    mask = torch.ones_like(ids)
-    if padded:
-        for row, length in enumerate((9, 5, 4, 7)):
-            ids[row, length:], mask[row, length:] = 1, 0
-    inputs = {"input_ids": ids, "attention_mask": mask}
+        return {"pixel_values": torch.randn(8, 3, 8, 8, generator=generator)}, classes
+    ids = torch.randint(5, 40, (8, 9), generator=generator)
+    lengths = torch.tensor([9, 5, 4, 7, 9, 6, 8, 4] if padding else [9] * 8)
+    mask = (torch.arange(9) < lengths[:, None]).long()
+    ids[mask == 0] = 1
+    if padding == "left":
+        ids, mask = ids.flip(1), mask.flip(1)
+    inputs = {"input_ids": ids, "attention_mask": mask} if padding else {"input_ids": ids}
+    if head in ("class", "mean"):
+        return inputs, classes
     if head == "answer":
-        return inputs, {"start_positions": torch.tensor([0, 2, 1, 3]), "end_positions": torch.tensor([4, 2, 3, 6])}
-    if head == "class":
-        return inputs, {"labels": torch.tensor([0, 2, 1, 1])}
+        starts = torch.tensor([0, 2, 1, 3, 0, 1, 2, 1])
+        return inputs, {"start_positions": starts, "end_positions": starts + torch.tensor([4, 0, 2, 3, 8, 4, 5, 2])}
     labels = ids.clone() if head == "language" else torch.randint(0, 3, ids.shape, generator=generator)
     labels[mask == 0] = -100
     labels[0, :3] = -100
@@ -89,38 +108,33 @@ def test_all_families_are_tested():
     assert len(TOKENS) == 8
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize(("head", "family"), CASES)
-@torch.no_grad()
-def test_the_last_exit_has_the_models_own_logits(head, family, padded):
-    own = made(head, family)
+@pytest.mark.parametrize(
+    ("head", "family", "settings", "padding"),
+    [*((*case, padding) for case in READ for padding in (None, "right")), ("class", "qwen3", {}, "left")],
+)
+def test_the_last_exit_has_the_models_own_logits_loss_and_gradient(head, family, settings, padding):
+    own = made(head, family, **settings)
     layers, _ = resolve(own, None, None)
-    inputs, _ = batch_of(head, padded)
-    states, (*inner, last) = layers.layer_outputs(inputs), layers.predictions(inputs)
-    outputs = own(**inputs, output_hidden_states=True)
-    expected = logits_of(outputs)
+    inputs, labels = batch_of(head, padding)
+    expected = own(**inputs, **labels, output_hidden_states=True)
+    states, exits = layers.layer_outputs(inputs), torch.stack(list(layers.predictions(inputs)))
     # But for the last one, which comes before a final norm here.
-    torch.testing.assert_close(states[:-1], outputs.hidden_states[:-1], rtol=0, atol=0)
-    torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-5)
-    assert len(inner) == layers.depth == 3
-    for early in inner:
-        assert not torch.allclose(early, expected, atol=1e-3)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize(("head", "family"), CASES)
-def test_the_last_exit_has_the_models_own_loss_and_gradient(head, family, padded):
-    own = made(head, family)
-    inputs, labels = batch_of(head, padded)
-    expected = own(**inputs, **labels).loss
-    expected.backward()
+    torch.testing.assert_close(states[:-1], expected.hidden_states[:-1], rtol=0, atol=0)
+    torch.testing.assert_close(exits[-1], logits_of(expected), rtol=1e-5, atol=1e-5)
+    assert len(exits) == layers.depth + 1 == 4
+    for early in exits[:-1]:
+        assert not torch.allclose(early, exits[-1], atol=1e-3)
+    if head in ("class", "mean", "image"):
+        logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
+        assert left.tolist() == [1, 2, *[3] * 6]
+        torch.testing.assert_close(logits, exits[left, torch.arange(8)], rtol=1e-5, atol=1e-5)
+    expected.loss.backward()
     gradients = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
     own.zero_grad()
-    objective = Objective(own).eval()
-    exits = objective([0.0, 0.0, 0.0, 1.0], **inputs, **labels)
-    loss = exits.lagrangian / exits.targets
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    assert exits.sums[-1] / exits.targets == pytest.approx(expected.item(), rel=1e-5)
+    found = Objective(own).eval()([0.0, 0.0, 0.0, 1.0], **inputs, **labels)
+    loss = found.lagrangian / found.targets
+    torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=1e-5)
+    assert found.sums[-1] / found.targets == pytest.approx(expected.loss.item(), rel=1e-5)
     loss.backward()
     ours = {name: value.grad for name, value in own.named_parameters() if value.grad is not None}
     scale = max(value.abs().max() for value in gradients.values()).item()
@@ -132,15 +146,17 @@ def test_the_last_exit_has_the_models_own_loss_and_gradient(head, family, padded
 @pytest.mark.parametrize(
     ("head", "family", "settings"),
     [
-        *((*case, {}) for case in CASES),
+        *(case for case in READ if case[0] != "language"),
         *(("language", name, {"tie_word_embeddings": tied}) for name in language.FAMILIES for tied in (True, False)),
     ],
 )
 @torch.no_grad()
 def test_the_first_layers_alone_are_a_model_with_that_exits_logits(head, family, settings, tmp_path):
-    inputs, _ = batch_of(head, padded=True)
-    for count in (1, 2, 3):
+    inputs, _ = batch_of(head)
+    for count in (1, 2):
         plain = made(head, family, **settings)
+        # A plain checkpoint needs no Descend.
+        assert type(plain).__module__.startswith("transformers.") == (head != "mean" and "descend-" not in family)
         listed = {name for name, value in plain.config.to_dict().items() if isinstance(value, list) and len(value) == 3}
         assert listed <= {*PER_LAYER, "architectures"}
         layers, _ = resolve(plain, None, None)
@@ -148,7 +164,7 @@ def test_the_first_layers_alone_are_a_model_with_that_exits_logits(head, family,
         keep_first(layers, count)
         assert layers.depth == plain.config.num_hidden_layers == count
         plain.save_pretrained(tmp_path / str(count))
-        attention = {} if family in OWN_ATTENTION else {"attn_implementation": plain.config._attn_implementation}
+        attention = {"attn_implementation": plain.config._attn_implementation} if head == "language" else {}
         loaded = type(plain).from_pretrained(tmp_path / str(count), **attention).eval()
         for model in (plain, loaded):
             torch.testing.assert_close(plain_output(model, inputs), expected, rtol=1e-5, atol=1e-5)
@@ -156,33 +172,19 @@ def test_the_first_layers_alone_are_a_model_with_that_exits_logits(head, family,
         assert tied is None or tied == (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight)
 
 
-@pytest.mark.parametrize("family", language.FAMILIES)
-def test_answers_that_the_first_layers_draft_are_those_of_greedy_decoding(family):
-    whole, draft = made("language", family), made("language", family)
-    keep_first(LayeredCausalLM(draft), 2)
-    prompt, settings = batch_of("language", False)[0]["input_ids"][:1], {"max_new_tokens": 12, "do_sample": False}
-    greedy = whole.generate(prompt, **settings)
-    assert torch.equal(whole.generate(prompt, assistant_model=draft, **settings), greedy)
-    if LayeredCausalLM(whole).family.drafts:
-        assert torch.equal(whole.generate(prompt, assistant_early_exit=2, **settings), greedy)
-
-
 @pytest.mark.parametrize(("head", "family"), [case for case in CASES if case[0] in ("class", "language")])
 @torch.no_grad()
 def test_noise_goes_on_the_word_embedding_alone(head, family, monkeypatch):
     own = made(head, family)
     layers, task = resolve(own, None, None)
-    inputs, _ = batch_of(head, padded=True)
+    inputs, _ = batch_of(head)
     keep = inputs["attention_mask"].bool()
     words = layers.get_input_embeddings()
-    assert words.num_embeddings == own.config.vocab_size
     clean = words(inputs["input_ids"])
     noisy = GaussianNoise(0.5, seed=1)(clean, keep)
     samples = [{"input_ids": row[mask].tolist()} for row, mask in zip(inputs["input_ids"], keep, strict=True)]
     assert task.sigma(words, samples) == pytest.approx(clean[keep].std(correction=0).item(), rel=1e-5)
-    assert (noisy - clean)[keep].std().item() == pytest.approx(0.5 * task.sigma(words, samples), rel=0.2)
-    noise = GaussianNoise(0.5, seed=1)
-    with noise.on(layers, mask=keep):
+    with GaussianNoise(0.5, seed=1).on(layers, mask=keep):
         exits = list(layers.predictions(inputs))
     calls = []
     monkeypatch.setattr(words, "forward", lambda ids: calls.append(ids) or noisy)
@@ -201,41 +203,24 @@ def test_drafting_by_the_first_layers_is_known_of_each_family(family):
     for block in layers.layer_modules:
         block.register_forward_hook(lambda *_: called.append(1))
     own.config.num_hidden_layers = 1
-    own(**batch_of("language", padded=False)[0], use_cache=False)
+    own(**batch_of("language", None)[0], use_cache=False)
     assert len(called) == (1 if layers.family.drafts else 3)
-
-
-@pytest.mark.parametrize("mean", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-@torch.no_grad()
-def test_modernbert_reads_its_first_token_or_the_mean(mean, padded):
-    own = made("class", "modernbert")
-    own.config.classifier_pooling = "mean" if mean else "cls"
-    inputs, _ = batch_of("class", padded)
-    *_, last = resolve(own, None, None)[0].predictions(inputs)
-    torch.testing.assert_close(last, own(**inputs).logits, rtol=1e-5, atol=1e-5)
-    *_, last = resolve(own, None, None)[0].predictions({"input_ids": inputs["input_ids"]})
-    torch.testing.assert_close(last, own(input_ids=inputs["input_ids"]).logits, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", images.FAMILIES)
 @torch.no_grad()
 def test_noise_on_an_image_goes_on_its_embedded_patches(family):
-    """Not on [CLS], registers and positions; and images leave early as texts do."""
+    """Not on [CLS], registers and positions."""
     own = made("image", family)
     layers, task = resolve(own, None, None)
-    inputs, _ = batch_of("image", False)
-    patches = layers.get_input_embeddings()
-    clean = patches(inputs["pixel_values"])
+    inputs, _ = batch_of("image")
+    clean = layers.get_input_embeddings()(inputs["pixel_values"])
     with GaussianNoise(0.5, sigma=clean.std().item(), seed=1).on(layers):
-        states = layers.layer_outputs(inputs)
-    exits = torch.stack(list(layers.predictions(inputs)))
-    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
-    others = states[0].shape[1] - clean.shape[1]
-    moved = (states[0] - layers.layer_outputs(inputs)[0]).abs().amax(-1) > 0
+        noisy = layers.layer_outputs(inputs)[0]
+    others = noisy.shape[1] - clean.shape[1]
+    moved = (noisy - layers.layer_outputs(inputs)[0]).abs().amax(-1) > 0
     assert others >= 1 and not moved[:, :others].any() and moved[:, others:].all()
-    assert left.tolist() == [1, 2, 3, 3] and task.metric == "accuracy"
-    torch.testing.assert_close(logits, exits[left, torch.arange(4)])
+    assert task.metric == "accuracy"
 
 
 @pytest.mark.parametrize("family", images.FAMILIES)
@@ -249,44 +234,6 @@ def test_a_model_made_for_another_size_is_the_one_that_interpolates(family, tmp_
     loaded = type(own).from_pretrained(tmp_path)
     assert loaded.config.image_size == 16
     torch.testing.assert_close(loaded(pixels).logits, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@torch.no_grad()
-def test_a_decoder_reads_the_last_token_wherever_the_padding_is(side):
-    own = made("class", "qwen3")
-    layers, _ = resolve(own, None, None)
-    inputs, _ = batch_of("class", padded=True)
-    if side == "left":
-        inputs = {name: value.flip(1) for name, value in inputs.items()}
-    expected = own(**inputs).logits
-    *_, last = layers.predictions(inputs)
-    torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-5)
-    *_, last = layers.predictions(layers.embedded(inputs))
-    torch.testing.assert_close(last, expected, rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
-def test_a_deberta_with_a_convolution_leaves_early_after_it():
-    """The large DeBERTa-v2 models have one after block 1, which belongs to layer 1."""
-    own = made("class", "deberta-v2", conv_kernel_size=3, conv_act="gelu", num_hidden_layers=4)
-    layers, _ = resolve(own, None, None)
-    inputs, _ = batch_of("class", padded=True)
-    exits = torch.stack(list(layers.predictions(inputs)))
-    torch.testing.assert_close(exits[-1], own(**inputs).logits)
-    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
-    assert left.tolist() == [1, 2, 3, 4]
-    torch.testing.assert_close(logits, exits[left, torch.arange(4)])
-
-
-@torch.no_grad()
-def test_a_batch_as_large_as_debertas_relative_positions_leaves_early():
-    """A block is also given embeddings of relative positions, 8 of them, which are not rows of the batch."""
-    layers, _ = resolve(made("class", "deberta-v2"), None, None)
-    ids = torch.randint(5, 40, (8, 9), generator=torch.Generator().manual_seed(2))
-    exits = torch.stack(list(layers.predictions({"input_ids": ids})))
-    logits, left = layers.exits({"input_ids": ids}, lambda layer, logits, rows: rows < 3 * layer)
-    torch.testing.assert_close(logits, exits[left, torch.arange(8)])
 
 
 TEACHER = {"architectures": ["DeiTForImageClassificationWithTeacher"]}
@@ -321,33 +268,14 @@ def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, m
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if not name.startswith("descend-")))
+@pytest.mark.parametrize("family", ENCODERS)
 @torch.no_grad()
-def test_a_readout_of_the_mean_obeys_the_laws_around_every_family(family, tmp_path):
-    """Exit L is the model's own output, also with early exits and tempered; the first K layers alone are exit K."""
-    encoder = made("class", family).base_model
-    given = deepcopy(encoder.config)  # as it is read from a folder, before the encoder is made
-    given._attn_implementation = None
-    own = MeanPooledForSequenceClassification(MeanPooledConfig(given, num_labels=3), encoder).eval()
-    layers, _ = resolve(own, None, None)
-    inputs, _ = batch_of("class", padded=True)
-    exits = torch.stack(list(layers.predictions(inputs)))
-    torch.testing.assert_close(exits[-1], own(**inputs).logits, rtol=1e-5, atol=1e-5)
-    mean = [
-        row[mask].mean(0)
-        for row, mask in zip(own.base_model(**inputs).last_hidden_state, inputs["attention_mask"].bool(), strict=True)
-    ]
-    torch.testing.assert_close(exits[-1], own.score(torch.stack(mean)), rtol=1e-5, atol=1e-5)
-    logits, left = layers.exits(inputs, lambda layer, logits, rows: rows < layer)
-    assert left.tolist() == [1, 2, 3, 3]
-    torch.testing.assert_close(logits, exits[left, torch.arange(4)], rtol=1e-5, atol=1e-5)
-    with layers.tempered(2.0):
-        torch.testing.assert_close(own(**inputs).logits, exits[-1] / 2, rtol=1e-5, atol=1e-5)
-    keep_first(layers, 2)
-    own.save_pretrained(tmp_path)
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    assert loaded.config.num_hidden_layers == LayeredClassifier(loaded).depth == 2
-    torch.testing.assert_close(loaded(**inputs).logits, exits[2], rtol=1e-5, atol=1e-5)
+def test_a_readout_of_the_mean_is_a_linear_layer_on_the_mean_token(family):
+    own = made("mean", family)
+    inputs, _ = batch_of("mean")
+    hidden = own.base_model(**inputs).last_hidden_state
+    mean = [row[mask].mean(0) for row, mask in zip(hidden, inputs["attention_mask"].bool(), strict=True)]
+    torch.testing.assert_close(own(**inputs).logits, own.score(torch.stack(mean)), rtol=1e-5, atol=1e-5)
 
 
 # --- own exits
@@ -355,16 +283,20 @@ def test_a_readout_of_the_mean_obeys_the_laws_around_every_family(family, tmp_pa
 WEIGHTS = [0.0, 0.3, 0.7, 1.0]
 
 
-def own(head, family, moved=0.0):
-    """A model with own exits, which differ from its readout by noise of this size, and its layers."""
+def own(head, family):
+    """A model with new own exits, and its layers."""
     model = made(head, family)
     layers, _ = resolve(model, None, None)
     layers.give_own_exits()
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for parameter in layers.own_exits.parameters():
-            parameter.add_(moved * torch.randn(parameter.shape, generator=generator))
     return model, layers
+
+
+@torch.no_grad()
+def move(exits, size):
+    """Add noise of this size to own exits, so that they differ from the model's readout."""
+    generator = torch.Generator().manual_seed(2)
+    for parameter in exits.parameters():
+        parameter.add_(size * torch.randn(parameter.shape, generator=generator))
 
 
 def read(layers, inputs):
@@ -373,20 +305,10 @@ def read(layers, inputs):
 
 
 @pytest.mark.parametrize(("head", "family"), CASES)
-def test_new_own_exits_read_what_the_shared_one_reads(head, family):
-    shared, _ = resolve(made(head, family), None, None)
-    model, layers = own(head, family)
-    inputs, _ = batch_of(head, padded=True)
-    torch.testing.assert_close(read(layers, inputs), read(shared, inputs), rtol=1e-5, atol=1e-5)
-    assert len(layers.own_exits) == layers.depth == 3
-    tied = {id(each) for each in layers.own_exits.parameters()} & {id(each) for each in shared.parameters()}
-    assert not tied and getattr(model.config, MARK)
-
-
-@pytest.mark.parametrize(("head", "family"), CASES)
 def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family):
-    model, layers = own(head, family, moved=0.1)
-    inputs, labels = batch_of(head, padded=True)
+    model, layers = own(head, family)
+    move(layers.own_exits, 0.1)
+    inputs, labels = batch_of(head)
     parameters = dict(model.named_parameters())
     of_exits = {name for name in parameters if name.startswith("exits.")}
     total = Objective(model).eval()(WEIGHTS, **inputs, **labels)
@@ -421,11 +343,15 @@ def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family)
 
 
 @pytest.mark.parametrize(("head", "family"), CASES)
-def test_saved_exits_are_loaded_again_and_exported(head, family, tmp_path):
-    model, layers = own(head, family, moved=0.2)
-    inputs, _ = batch_of(head, padded=True)
+def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(head, family, tmp_path):
+    inputs, _ = batch_of(head)
+    shared = read(resolve(made(head, family), None, None)[0], inputs)
+    model, layers = own(head, family)
+    torch.testing.assert_close(read(layers, inputs), shared, rtol=1e-5, atol=1e-5)
+    assert len(layers.own_exits) == layers.depth == 3 and getattr(model.config, MARK)
+    move(layers.own_exits, 0.2)
     expected = read(layers, inputs)
-    assert not torch.allclose(expected[1], read(resolve(made(head, family), None, None)[0], inputs)[1], atol=1e-2)
+    assert not torch.allclose(expected[1], shared[1], atol=1e-2) and torch.equal(expected[-1], shared[-1])
     model.save_pretrained(tmp_path / "model")
     again = type(model).from_pretrained(tmp_path / "model").eval()
     torch.testing.assert_close(plain_output(again, inputs), expected[-1], rtol=1e-5, atol=1e-5)  # Transformers alone

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -29,6 +30,18 @@ def ut(kernel="softmax", heads=1, **settings):
 
 def dust(**settings):
     return DUST(DUSTConfig(**{"patch_size": SIDE, "atoms": 36, "layer": "proximal", **settings})).double()
+
+
+def gradient(energy, at):
+    """∇ of a sum of energies, by autograd."""
+    at = at.clone().requires_grad_()
+    (found,) = torch.autograd.grad(energy(at).sum(), at)
+    return found
+
+
+def degrees(tokens):
+    """Σ_j γ_ij of every token, the self-term 1 among them, (T, 1)."""
+    return torch.exp(-torch.cdist(tokens, tokens).square() / 2).sum(-1, keepdim=True)
 
 
 # --- UT: attention
@@ -70,23 +83,17 @@ def test_heads_average_the_attention_of_their_projections():
 
 @lawful
 @given(seed=seeds, count=st.integers(1, 8), scale=scales)
-def test_gaussian_attention_lowers_its_energy(seed, count, scale):
-    """Theorem 3.1. The kernel is positive semidefinite, so its Laplacian is at most its degrees: the step is short."""
+def test_gaussian_attention_is_a_gradient_step_that_lowers_its_energy(seed, count, scale):
+    """Theorem 3.1. The kernel is positive semidefinite, so its Laplacian is at most its degrees: the step is short.
+
+    Eq. (45) less its norm term: W y moves by −∇/Σ_j γ_ij; the gradient reaches y through Wᵀ once more.
+    """
     model, tokens, projection = ut("gaussian"), draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
-    before, after = pair_energy(tokens, projection), pair_energy(model.attend(tokens, projection), projection)
-    assert after <= before + 1e-12
-    assert model.attention_energy(tokens, projection).item() == pytest.approx(before, abs=1e-12)
-
-
-@lawful
-@given(seed=seeds, count=st.integers(1, 8), length=st.floats(0.1, 4))
-def test_softmax_attention_lowers_its_energy_where_norms_are_equal(seed, count, length):
-    projection = draw(seed + 1, 4, PIXELS)
-    tokens = draw(seed, count, PIXELS)
-    tokens *= length / (tokens @ projection.T).norm(dim=-1, keepdim=True)
-    moved = ut().attend(tokens, projection)
-    torch.testing.assert_close(moved, ut("gaussian").attend(tokens, projection))
+    moved = model.attend(tokens, projection)
     assert pair_energy(moved, projection) <= pair_energy(tokens, projection) + 1e-12
+    slope = gradient(lambda y: model.attention_energy(y, projection), tokens)
+    way = (moved - tokens) @ projection.T @ projection
+    torch.testing.assert_close(way, -slope / degrees(tokens @ projection.T), rtol=1e-6, atol=1e-8)
 
 
 # --- UT: feed-forward
@@ -94,37 +101,17 @@ def test_softmax_attention_lowers_its_energy_where_norms_are_equal(seed, count, 
 
 @lawful
 @given(seed=seeds, floor=st.floats(-2, 0), scale=st.floats(0, 3))
-def test_feed_forward_lowers_its_energy(seed, floor, scale):
-    """Projected gradient on Y ≥ 0 with a step of 1, short enough where no eigenvalue of S is below −2."""
+def test_feed_forward_is_a_projected_gradient_step_that_lowers_its_energy(seed, floor, scale):
+    """Eq. (46) and (48): a step of length 1 on Y ≥ 0, short enough where no eigenvalue of S is below −2."""
     vectors = torch.linalg.qr(draw(seed, PIXELS, PIXELS)).Q
     mixer = vectors @ torch.diag(floor + scale * draw(seed + 1, PIXELS).abs()) @ vectors.T
-    mixer = (mixer + mixer.T) / 2
-    tokens = draw(seed + 2, 5, PIXELS).abs()
-    model = ut()
+    model, mixer, tokens = ut(), (mixer + mixer.T) / 2, draw(seed + 2, 5, PIXELS).abs()
     moved = model.feed(tokens, mixer)
+    slope = gradient(lambda y: model.feedforward_energy(y, mixer), tokens)
+    torch.testing.assert_close(moved, (tokens - slope).clamp(min=0))
     torch.testing.assert_close(moved, (tokens + tokens @ mixer).clamp(min=0))
-
-    def energy(value):
-        return -0.5 * torch.trace(value @ mixer @ value.T)
-
-    assert energy(moved) <= energy(tokens) + 1e-9 * energy(tokens).abs()
-    torch.testing.assert_close(model.feedforward_energy(tokens, mixer), energy(tokens))
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_weights_are_symmetric_and_in_the_pixel_basis(tied):
-    model = ut(tied=tied, depth=3)
-    with torch.no_grad():
-        model.feedforward.copy_(draw(0, *model.feedforward.shape))
-    basis = dct_dictionary(SIDE, PIXELS).double().T
-    weights = model.weights()
-    assert len(weights) == 3
-    for layer, (projection, mixer) in enumerate(weights):
-        own = 0 if tied else layer
-        torch.testing.assert_close(projection, model.projection[own] @ basis)
-        torch.testing.assert_close(mixer, mixer.T)
-        half = model.feedforward[own] / 2
-        torch.testing.assert_close(basis @ mixer @ basis.T, half + half.T, rtol=1e-6, atol=1e-6)
+    before, after = (-0.5 * torch.trace(y @ mixer @ y.T) for y in (tokens, moved))
+    assert after <= before + 1e-9 * before.abs()
 
 
 # --- DUST: the proximal layer and its energy
@@ -140,57 +127,45 @@ def dust_energy(codes, noisy, dictionary, l1, l2):
     return total
 
 
-# ½ is the law's own bound, ‖D‖² the usual one.
-@pytest.mark.parametrize("margin", [1.0, 0.501])
 @lawful
-@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0, 2), l1=st.floats(0, 3), l2=st.floats(0, 50))
-def test_a_dust_layer_lowers_its_objective(margin, seed, count, scale, l1, l2):
-    model, dictionary, noisy = dust(l1=l1, l2=l2), draw(seed, PIXELS, 36), 3 * draw(seed + 2, count, PIXELS)
+@given(
+    margin=st.sampled_from([1.0, 0.501]),  # ½ is the law's own bound, ‖D‖² the usual one
+    seed=seeds,
+    count=st.integers(1, 6),
+    scale=st.floats(0, 2),
+    l1=st.floats(0, 3),
+    l2=st.floats(0, 50),
+)
+def test_a_proximal_layer_is_a_proximal_gradient_step_that_lowers_its_objective(margin, seed, count, scale, l1, l2):
+    """Eq. (74) less its norm term: soft(h − ∇/m, λ₁/m) with m_t = c + λ₂ Σ_s γ_st and ∇ of all but the ℓ1 norm."""
+    model, dictionary, noisy = dust(l1=l1, l2=l2, c=1.0), draw(seed, PIXELS, 36), 3 * draw(seed + 2, count, PIXELS)
     codes, curvature = scale * draw(seed + 1, count, 36), margin * torch.linalg.matrix_norm(dictionary, 2) ** 2
     moved = model.layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
+    metric = curvature + l2 * degrees(codes)
+    slope = gradient(lambda h: model.energy(h, noisy, dictionary) - l1 * h.abs().sum(), codes)
+    smooth = codes - slope / metric
+    torch.testing.assert_close(moved, smooth.sign() * (smooth.abs() - l1 / metric).clamp(min=0), rtol=1e-6, atol=1e-8)
     before, after = (dust_energy(h, noisy, dictionary, l1, l2) for h in (codes, moved))
-    assert model.energy(codes, noisy, dictionary).item() == pytest.approx(before, rel=1e-9)
     assert after <= before + 1e-9 * abs(before)
 
 
-def test_a_dust_layer_is_the_formula_of_its_docstring():
+def proximal_by_loops(codes, noisy, dictionary, c, l1, l2):
     """An average of a LISTA step and of attention between the codes, then the soft threshold."""
-    model, l1, l2, c = dust(l1=0.05, l2=0.7), 0.05, 0.7, 6.0
-    dictionary, codes, noisy = draw(0, PIXELS, 36), 0.3 * draw(1, 5, 36), draw(2, 5, PIXELS)
-    expected = []
+    moved = []
     for code, patch in zip(codes, noisy, strict=True):
         kernel = [math.exp(-0.5 * (other - code).square().sum()) for other in codes]
-        lista = code + dictionary.T @ (patch - dictionary @ code) / c
-        attention = sum(weight * other for weight, other in zip(kernel, codes, strict=True)) / sum(kernel)
         metric = c + l2 * sum(kernel)
-        average = (c * lista + l2 * sum(kernel) * attention) / metric
-        expected.append(average.sign() * (average.abs() - l1 / metric).clamp(min=0))
-    moved = model.layer(codes, noisy, codes @ dictionary.T, dictionary, torch.tensor(c).double())
-    torch.testing.assert_close(moved, torch.stack(expected))
-
-
-@pytest.mark.parametrize(
-    ("layer", "l2"),
-    [("proximal", 0.0), ("alternating", 0.0), ("alternating", 1.0)],  # a frame alone attends to itself
-)
-def test_dust_without_attention_on_one_frame_is_ista(layer, l2):
-    model = dust(depth=5, l1=0.1, l2=l2, layer=layer).eval()
-    noisy, dictionary, c = draw(4, 2, 1, 3, PIXELS), model.dictionary[0], model.curvature().item()
-    for sample in range(2):
-        for patch in range(3):
-            code = torch.zeros(36).double()
-            for layer in range(6):
-                found = model.layer_outputs(noisy)[layer][sample, patch, 0]
-                torch.testing.assert_close(found, code)
-                code = code + dictionary.T @ (noisy[sample, 0, patch] - dictionary @ code) / c
-                code = code.sign() * (code.abs() - 0.1 / c).clamp(min=0)
+        lista = c * code + dictionary.T @ (patch - dictionary @ code)
+        average = (lista + l2 * sum(weight * other for weight, other in zip(kernel, codes, strict=True))) / metric
+        moved.append(average.sign() * (average.abs() - l1 / metric).clamp(min=0))
+    return torch.stack(moved)
 
 
 # --- DUST: the alternating layer
 
 
-def alternating_by_loops(codes, noisy, dictionary, c, l1):
-    """Eq. (75), attention among the codes, then eq. (76), an ISTA step on each."""
+def alternating_by_loops(codes, noisy, dictionary, c, l1, l2):
+    """Eq. (75), attention among the codes, in which λ₂ cancels, then eq. (76), an ISTA step on each."""
     moved = []
     for code, patch in zip(codes, noisy, strict=True):
         weights = [math.exp(code @ other) for other in codes]
@@ -200,92 +175,39 @@ def alternating_by_loops(codes, noisy, dictionary, c, l1):
     return torch.stack(moved)
 
 
+LAYERS = {"proximal": proximal_by_loops, "alternating": alternating_by_loops}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 @lawful
 @given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0, 1), l1=st.floats(0, 1), c=st.floats(1, 50))
-def test_an_alternating_layer_is_the_papers_formula(seed, count, scale, l1, c):
+def test_a_layer_is_its_formula(layer, seed, count, scale, l1, c):
     dictionary, codes, noisy = draw(seed, PIXELS, 36), scale * draw(seed + 1, count, 36), draw(seed + 2, count, PIXELS)
-    moved = dust(layer="alternating", l1=l1).layer(codes, noisy, codes @ dictionary.T, dictionary, torch.tensor(c))
-    torch.testing.assert_close(moved, alternating_by_loops(codes, noisy, dictionary, c, l1))
+    curvature = torch.tensor(c, dtype=torch.float64)
+    moved = dust(layer=layer, l1=l1, l2=0.7, c=c).layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
+    torch.testing.assert_close(moved, LAYERS[layer](codes, noisy, dictionary, c, l1, 0.7))
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_whole_alternating_dust_keeps_its_c_wherever_its_dictionaries_go(tied):
-    model = dust(layer="alternating", depth=3, tied=tied, l1=0.05, margin=1.5).eval()
-    c = 1.5 * torch.linalg.matrix_norm(dct_dictionary(SIDE, 36), 2).item() ** 2
+@pytest.mark.parametrize(
+    ("settings", "unnamed"),
+    [({"layer": "proximal"}, ("layer", "c")), ({"tied": False, "extra_readout": True}, ("extra_readout",))],
+)
+def test_an_old_model_is_what_it_was(settings, unnamed, tmp_path):
+    """Before there was a choice of layer all were proximal; with separate dictionaries one more read all layers."""
+    old = dust(**{"depth": 2, "layer": "alternating"} | settings).float().eval()
     with torch.no_grad():
-        model.dictionary.add_(0.1 * draw(1, *model.dictionary.shape))
-    noisy = draw(0, 2, 4, 3, PIXELS).abs()
-    with torch.no_grad():
-        states, predictions = model.layer_outputs(noisy), list(model.predictions(noisy))
-    dictionaries = model.dictionary.detach()
-    for sample in range(2):
-        for place in range(3):
-            codes = torch.zeros(4, 36).double()
-            for layer in range(4):
-                torch.testing.assert_close(states[layer][sample, place], codes, rtol=1e-6, atol=1e-7)
-                read = codes @ dictionaries[0 if tied else max(0, layer - 1)].T  # by the layer's own dictionary
-                torch.testing.assert_close(predictions[layer][sample, :, place], read, rtol=1e-6, atol=1e-7)
-                dictionary = dictionaries[0 if tied else min(layer, 2)]
-                codes = alternating_by_loops(codes, noisy[sample, :, place], dictionary, c, 0.05)
-
-
-@lawful
-@given(seed=seeds, scale=st.floats(0, 2), l1=st.floats(0, 3), margin=st.sampled_from([0.501, 1.0]))
-def test_the_ista_half_of_an_alternating_layer_lowers_its_part_of_the_objective(seed, scale, l1, margin):
-    """A frame alone is its own average: what is left of the layer is eq. (76)."""
-    model = dust(layer="alternating", l1=l1)
-    dictionary, codes, noisy = draw(seed, PIXELS, 36), scale * draw(seed + 1, 1, 36), 3 * draw(seed + 2, 1, PIXELS)
-    curvature = margin * torch.linalg.matrix_norm(dictionary, 2) ** 2
-    moved = model.layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
-    before, after = (dust_energy(h, noisy, dictionary, l1, 1.0) for h in (codes, moved))
-    assert after <= before + 1e-9 * abs(before)
-
-
-@pytest.mark.parametrize("layer", ["alternating", "proximal"])
-def test_a_given_c_is_the_inverse_step(layer):
-    model = dust(layer=layer, depth=1, l1=0.0, c=7.0).eval()
-    noisy = draw(0, 1, 1, 1, PIXELS)
-    moved = noisy[0, 0, 0] @ model.dictionary[0] / (7 if layer == "alternating" else 8)  # λ₂ γ_tt = 1 more
-    torch.testing.assert_close(model.layer_outputs(noisy)[1][0, 0, 0], moved)
-
-
-def test_a_saved_c_is_loaded_and_an_old_model_is_proximal(tmp_path):
-    """Models saved before there was a choice of layer don't name one in their config.json."""
-    model = DUST(DUSTConfig(depth=1, patch_size=SIDE, atoms=36, layer="alternating"))
-    with torch.no_grad():
-        model.c.fill_(9)
-        model.dictionary.mul_(2)
-    model.save_pretrained(tmp_path / "new")
-    loaded = DUST.from_pretrained(tmp_path / "new")
-    assert loaded.config.layer == "alternating" and loaded.c == 9
-
-    old = dust(depth=2).float().eval()
-    old.save_pretrained(tmp_path / "old")
-    file = tmp_path / "old" / "config.json"
-    settings = json.loads(file.read_text())
-    assert settings.pop("layer") == "proximal"
-    file.write_text(json.dumps({name: value for name, value in settings.items() if name != "c"}))
-    loaded = DUST.from_pretrained(tmp_path / "old")
-    assert loaded.config.layer == "proximal"
-    noisy = draw(0, 1, 3, 2, PIXELS).float()
-    assert torch.equal(loaded(noisy).reconstruction, old(noisy).reconstruction)
-
-
-def test_an_old_model_with_separate_dictionaries_is_read_by_its_extra_one(tmp_path):
-    """Its config.json does not say so, and its file has L + 1 dictionaries."""
-    old = DUST(DUSTConfig(depth=2, patch_size=SIDE, atoms=36, tied=False, extra_readout=True)).eval()
-    with torch.no_grad():
-        old.dictionary.add_(0.1 * draw(1, 3, PIXELS, 36).float())
+        old.dictionary.add_(0.1 * draw(1, *old.dictionary.shape).float())
     old.save_pretrained(tmp_path)
     file = tmp_path / "config.json"
-    settings = json.loads(file.read_text())
-    assert settings.pop("extra_readout")
-    file.write_text(json.dumps(settings))
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in saved.items() if name not in unnamed}))
     loaded, noisy = DUST.from_pretrained(tmp_path), draw(0, 1, 3, 2, PIXELS).float()
-    states = loaded.layer_outputs(noisy)
-    for state, read in zip(states, loaded.predictions(noisy), strict=True):
-        assert torch.equal(read, (state @ old.dictionary[2].T).transpose(1, 2))
-    assert states[-1].any()
+    for state, same, read in zip(
+        old.layer_outputs(noisy), loaded.layer_outputs(noisy), loaded.predictions(noisy), strict=True
+    ):
+        torch.testing.assert_close(state, same)
+        torch.testing.assert_close(read, (state @ old.dictionary[-1].T).transpose(1, 2))
+    assert state.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -351,82 +273,84 @@ def test_atoms_have_unit_norm_and_four_times_as_many_are_a_tight_frame(atoms):
         torch.testing.assert_close(dictionary @ dictionary.T, 4 * torch.eye(256), rtol=0, atol=1e-5)
 
 
-# --- energies: the layer's own update is that of the gradient
+# --- whole models, by loops over samples and patch positions
 
 
-def gradient(energy, at):
-    """∇ of a sum of energies, by autograd."""
-    at = at.clone().requires_grad_()
-    (found,) = torch.autograd.grad(energy(at).sum(), at)
-    return found
-
-
-def degrees(tokens, projection=None):
-    """Σ_j γ_ij of every token, the self-term 1 among them, (T, 1)."""
-    seen = tokens if projection is None else tokens @ projection.T
-    return torch.exp(-torch.cdist(seen, seen).square() / 2).sum(-1, keepdim=True)
-
-
-@lawful
-@given(seed=seeds, count=st.integers(1, 8), scale=scales)
-def test_attention_is_a_gradient_step_of_its_energy(seed, count, scale):
-    """Eq. (45) less its norm term: W y moves by −∇/Σ_j γ_ij; the gradient reaches y through Wᵀ once more."""
-    model, tokens, projection = ut("gaussian"), draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
-    slope = gradient(lambda y: model.attention_energy(y, projection), tokens)
-    moved = (model.attend(tokens, projection) - tokens) @ projection.T @ projection
-    torch.testing.assert_close(moved, -slope / degrees(tokens, projection), rtol=1e-6, atol=1e-8)
-
-
-@lawful
-@given(seed=seeds)
-def test_feed_forward_is_a_projected_gradient_step_of_its_energy(seed):
-    """Eq. (46) and (48): a step of length 1, and the ReLU projects it on Y ≥ 0."""
-    model, tokens, mixer = ut(), draw(seed, 5, PIXELS), draw(seed + 1, PIXELS, PIXELS)
-    mixer = (mixer + mixer.T) / 2
-    slope = gradient(lambda y: model.feedforward_energy(y, mixer), tokens)
-    torch.testing.assert_close(model.feed(tokens, mixer), (tokens - slope).clamp(min=0))
-
-
-@lawful
-@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0, 1), l1=st.floats(0, 1), l2=st.floats(0, 5))
-def test_a_dust_layer_is_a_proximal_gradient_step_of_its_energy(seed, count, scale, l1, l2):
-    """Eq. (74) less its norm term: soft(h − ∇/m, λ₁/m) with m_t = c + λ₂ Σ_s γ_st and ∇ of all but the ℓ1 norm."""
-    smooth, model = dust(l1=0.0, l2=l2), dust(l1=l1, l2=l2)
-    dictionary, codes, noisy = draw(seed, PIXELS, 36), scale * draw(seed + 1, count, 36), draw(seed + 2, count, PIXELS)
-    curvature = torch.linalg.matrix_norm(dictionary, 2) ** 2
-    metric = curvature + l2 * degrees(codes)
-    moved = codes - gradient(lambda h: smooth.energy(h, noisy, dictionary), codes) / metric
-    expected = moved.sign() * (moved.abs() - l1 / metric).clamp(min=0)
-    found = model.layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
-
-
-def alternating_dust(**settings):
-    return dust(layer="alternating", **settings)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", [ut, dust, alternating_dust])
-def test_energies_are_those_of_the_layers_own_weights(kind, tied):
-    """By loops over samples and patch positions; h_0 under the first layer's weights."""
-    model = kind(depth=3, tied=tied).eval()
+def perturbed(model):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * draw(1, *parameter.shape)
-    noisy = draw(0, 2, 4, 3, PIXELS).abs()
-    with torch.no_grad():
-        found, states = model.energies(noisy), model.layer_outputs(noisy)
-    assert found.shape == (4, 2)
-    for layer, state in enumerate(states):
-        own = 0 if tied else max(0, layer - 1)
-        for sample in range(2):
-            total = 0.0
-            for place in range(3):
-                tokens = state[sample, place].detach()
-                if kind is not ut:
-                    dictionary = model.dictionary[own].detach()
-                    total += dust_energy(tokens, noisy[sample, :, place], dictionary, 0.02, 1.0)
-                else:
-                    projection, mixer = (weight.detach() for weight in model.weights()[own])
-                    total += pair_energy(tokens, projection) - 0.5 * torch.trace(tokens @ mixer @ tokens.T).item()
-            assert found[layer, sample].item() == pytest.approx(total / 3, rel=1e-9)
+    return model.eval()
+
+
+class WholeUT:
+    """UT by hand: its weights are symmetric, stored in the basis of the DCT, and each layer's own unless tied."""
+
+    def __init__(self, tied):
+        self.model, basis = perturbed(ut(depth=3, tied=tied)), dct_dictionary(SIDE, PIXELS).double().T
+        half = self.model.feedforward.detach() / 2
+        self.projections = (self.model.projection.detach() @ basis).expand(3, -1, -1)
+        self.mixers = (basis.T @ (half + half.mT) @ basis).expand(3, -1, -1)
+
+    def start(self, noisy):
+        return noisy
+
+    def move(self, tokens, noisy, place):
+        attended = attention_by_loops(tokens, self.projections[place], "softmax")
+        return (attended + attended @ self.mixers[place]).clamp(min=0)
+
+    def read(self, tokens, place):
+        return tokens
+
+    def energy(self, tokens, noisy, place):
+        mixed = torch.trace(tokens @ self.mixers[place] @ tokens.T).item()
+        return pair_energy(tokens, self.projections[place]) - 0.5 * mixed
+
+
+class WholeDUST:
+    """DUST by hand: an alternating one keeps its c wherever its dictionaries go; that of a proximal one follows."""
+
+    def __init__(self, tied, layer="proximal", c=None):
+        settings = {"layer": layer, "depth": 3, "tied": tied, "l1": 0.05, "l2": 0.7, "margin": 1.5, "c": c}
+        self.model, self.by_loops = perturbed(dust(**settings)), LAYERS[layer]
+        self.dictionaries = self.model.dictionary.detach().expand(3, -1, -1)
+        self.curvature = self.model.curvature().expand(3)
+        if c or layer == "alternating":
+            start = 1.5 * torch.linalg.matrix_norm(dct_dictionary(SIDE, 36), 2).item() ** 2
+            assert self.curvature.tolist() == pytest.approx([c or start] * 3)
+
+    def start(self, noisy):
+        return torch.zeros(len(noisy), 36).double()
+
+    def move(self, codes, noisy, place):
+        return self.by_loops(codes, noisy, self.dictionaries[place], self.curvature[place], 0.05, 0.7)
+
+    def read(self, codes, place):
+        return codes @ self.dictionaries[place].T
+
+    def energy(self, codes, noisy, place):
+        return dust_energy(codes, noisy, self.dictionaries[place], 0.05, 0.7)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(WholeUT, {}), *((WholeDUST, {"layer": layer, "c": c}) for layer in LAYERS for c in (None, 7.0))],
+)
+@torch.no_grad()
+def test_a_whole_model_is_its_layers_with_their_own_weights(kind, settings, tied):
+    """What it computes, reads and the energies of all layers; h_0 is read by the first layer's weights."""
+    whole, noisy = kind(tied, **settings), draw(0, 2, 4, 3, PIXELS).abs()
+    states, predictions = whole.model.layer_outputs(noisy), list(whole.model.predictions(noisy))
+    energies = torch.zeros(4, 2).double()
+    for sample, place in product(range(2), range(3)):
+        sequence = noisy[sample, :, place]
+        tokens = whole.start(sequence)
+        for layer in range(4):
+            own = max(0, layer - 1)
+            torch.testing.assert_close(states[layer][sample, place], tokens, rtol=1e-6, atol=1e-7)
+            read = predictions[layer][sample, :, place]
+            torch.testing.assert_close(read, whole.read(tokens, own), rtol=1e-6, atol=1e-7)
+            energies[layer, sample] += whole.energy(tokens, sequence, own) / 3
+            tokens = whole.move(tokens, sequence, min(layer, 2))
+    torch.testing.assert_close(whole.model.energies(noisy), energies, rtol=1e-6, atol=1e-7)

@@ -1,15 +1,15 @@
 """`descend.layered`: any module, its layers read by hooks; and the names of the contract."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import descend
 from descend.errors import InputError
-from descend.models import HookedModel, LayeredModel
+from descend.models import LayeredModel
 from tests.support.own import Block, ResidualMLP, layers, mlp, samples
 
 BATCH = torch.stack([sample["x"] for sample in samples(5)])
@@ -46,27 +46,13 @@ def test_the_three_laws_and_no_hook_stays():
     assert model.saved is network and network.state_dict().keys() == ResidualMLP().state_dict().keys()
 
 
-class Named(ResidualMLP):
-    """Blocks in a ModuleDict."""
-
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleDict({f"block_{place}": block for place, block in enumerate(self.blocks)})
-
-    def forward(self, x):
-        hidden = self.embed(x)
-        for block in self.blocks.values():
-            hidden = block(hidden)
-        return self.head(self.norm(hidden))
-
-
 @pytest.mark.parametrize(
     ("network", "given", "modules"),
     [
         (mlp(), lambda network: {"blocks": "blocks"}, 3),
         (mlp(), lambda network: {"blocks": network.blocks, "embeddings": network.embed}, 3),
         (mlp(), lambda network: {"blocks": list(network.blocks)}, 3),
-        (Named(), lambda network: {}, 3),
+        (mlp(), lambda network: {"blocks": nn.ModuleDict(network.blocks.named_children())}, 3),
         (mlp(depth=3, looped=True), lambda network: {"depth": 3}, 1),
         (mlp(depth=3, looped=True), lambda network: {"blocks": [network.blocks[0]] * 3}, 1),
         (mlp(depth=3, looped=True), lambda network: {"blocks": "blocks.0", "depth": 3}, 1),
@@ -157,26 +143,17 @@ def test_the_prediction_may_be_any_part_of_the_output_or_several_in_one_tensor()
     assert len(first_batch(layers(network, readout=stacked(network)))) == 4
 
 
-class SumOutside(ResidualMLP):
-    def forward(self, x):
-        hidden = self.embed(x)
-        for block in self.blocks:
-            hidden = hidden + block(hidden)
-        return self.head(self.norm(hidden))
+class Around(ResidualMLP):
+    """Whose forward calls each block by a function."""
 
-
-class Narrowing(nn.Sequential):
-    def forward(self, x):
-        return super().forward(x)
-
-
-class Checkpointed(ResidualMLP):
-    reentrant = False
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
 
     def forward(self, x):
         hidden = self.embed(x)
         for block in self.blocks:
-            hidden = checkpoint(block, hidden, use_reentrant=self.reentrant)
+            hidden = self.call(block, hidden)
         return self.head(self.norm(hidden))
 
 
@@ -184,12 +161,6 @@ def spare():
     network = mlp()
     network.spare = Block(8)
     return layers(network, blocks=[*network.blocks, network.spare])
-
-
-def reentrant():
-    network = Checkpointed()
-    network.reentrant = True
-    return layers(network)
 
 
 def shortened():
@@ -209,8 +180,10 @@ def backwards():
 
 
 def narrowing():
-    network = Narrowing(nn.Linear(4, 6), nn.Linear(6, 6))
-    return descend.layered(network, blocks=[*network], readout=lambda hidden: hidden)
+    network = mlp()
+    network.blocks = nn.ModuleList([nn.Linear(8, 6), nn.Linear(6, 6)])
+    network.norm = network.head = nn.Identity()
+    return layers(network, readout="head")
 
 
 FAULTS = {
@@ -225,12 +198,15 @@ FAULTS = {
         lambda: layers(readout=lambda hidden: hidden[:, :3] * float("nan")),
         "ResidualMLP.*NaN.*missing values",
     ),
-    "a sum outside": (lambda: layers(SumOutside()), "block 2.*block 1.*residual"),
+    "a sum outside": (
+        lambda: layers(Around(lambda block, hidden: hidden + block(hidden))),
+        "block 2.*block 1.*residual",
+    ),
     "a spare block": (spare, "3 times.*4"),
     "another order": (backwards, r"order.*blocks\.2 where it calls blocks\.0"),
-    "several shapes": (narrowing, r"\(5, 4\), \(5, 6\)"),
+    "several shapes": (narrowing, r"\(5, 6\), \(5, 8\)"),
     "a block that is gone": (shortened, r"ResidualMLP has changed since descend\.layered wrapped it"),
-    "reentrant checkpoints": (reentrant, "use_reentrant=False"),
+    "reentrant checkpoints": (lambda: layers(Around(partial(checkpoint, use_reentrant=True))), "use_reentrant=False"),
 }
 
 
@@ -291,7 +267,7 @@ def test_submodules_keep_their_modes_and_a_copy_reads_its_own_blocks():
 
 
 def test_activation_checkpointing_gives_the_same_gradients_at_every_exit():
-    frugal = Checkpointed()
+    frugal = Around(partial(checkpoint, use_reentrant=False))
     frugal.load_state_dict(mlp().state_dict())
     gradients = []
     for model in (layers(frugal), layers(mlp())):
@@ -329,9 +305,6 @@ def test_a_subclass_may_call_its_blocks_blocks_and_needs_no_forward():
     assert len(first_batch(model)) == 3 and list(model.layer_modules) == []
     last = first_batch(model)[-1]
     assert torch.equal(model(x=BATCH), last) and torch.equal(model({"x": BATCH}), last)
-    with pytest.raises(TypeError, match="layer_outputs"):
-        type("Half", (LayeredModel,), {"get_input_embeddings": lambda self: self})()
-    assert issubclass(HookedModel, LayeredModel) and issubclass(LayeredModel, nn.Module)
 
 
 @pytest.mark.parametrize("name", ["layer_modules", "saved", "limits", "predictions", "first_layer"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from transformers import (
 from descend.errors import InputError
 from descend.models import ViTDenoiser, ViTDenoiserConfig
 from descend.models.first_layers import keep_first
-from descend.models.vit import patchify, unpatchify
+from descend.models.vit import unpatchify
 from descend.recipes import RECIPES
 from descend.tasks.video import windows
 
@@ -124,53 +125,51 @@ def test_noise_passes_through_unclipped_and_with_its_gradient(folder):
 # --- the model
 
 
-def test_hidden_states_are_transformers_own(folder, frames, tmp_path):
+@pytest.fixture(params=["vit", "dinov2", "real dinov2"])
+def pretrained(request, tmp_path):
+    """A folder with the weights of a ViT, in half precision, or of a DINOv2, which has no processor; their class.
+
+    The random DINOv2 has positions on a grid of 4, DINOv2-S on one of 37.
+    """
+    torch.manual_seed(0)
+    if request.param == "vit":
+        ViTForImageClassification(vit()).half().save_pretrained(tmp_path / "vit")
+        processor().save_pretrained(tmp_path / "vit")
+        return tmp_path / "vit", ViTModel
+    if request.param == "dinov2":
+        sizes = {"hidden_size": HIDDEN, "num_hidden_layers": 3, "num_attention_heads": 2, "initializer_range": 0.2}
+        Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(tmp_path / "dino")
+        return tmp_path / "dino", Dinov2Model
+    if not os.environ.get("DESCEND_PRETRAINED"):
+        pytest.skip("DESCEND_PRETRAINED, the folder of pretrained models, is not set")
+    return Path(os.environ["DESCEND_PRETRAINED"], "dinov2"), Dinov2Model
+
+
+def test_a_denoiser_has_the_hidden_states_of_its_model_and_starts_mid_grey(pretrained, frames, tmp_path):
     """Its blocks' outputs come before the final norm, and its last_hidden_state after: the norm is the readout's."""
-    ViTForImageClassification(vit()).half().save_pretrained(folder)  # which is trained in full
-    model, reference = ViTDenoiser.from_vit(folder).eval(), ViTModel.from_pretrained(folder, add_pooling_layer=False)
-    patches = as_patches(frames)
-    pixels = model.pixels(patches).flatten(0, 1)
-    expected = reference.float().eval()(pixels, output_hidden_states=True)
-    hidden = model.layer_outputs(patches)
-    assert len(hidden) == BLOCKS + 1 == model.depth + 1 and {each.dtype for each in model.parameters()} == {
-        torch.float32
-    }
-    for ours, theirs in zip(hidden, expected.hidden_states, strict=True):
-        assert ours.shape == (2, 3, 1 + 8**2, HIDDEN)
-        torch.testing.assert_close(ours.flatten(0, 1), theirs)
-    normed = model.vit.layernorm(hidden[-1]).flatten(0, 1)
-    torch.testing.assert_close(normed, expected.last_hidden_state)
-    assert not torch.allclose(hidden[-1].flatten(0, 1), expected.last_hidden_state, atol=0.1)
+    source, kind = pretrained
+    model, reference = ViTDenoiser.from_vit(source).eval(), kind.from_pretrained(source).float().eval()
+    assert {each.dtype for each in model.parameters()} == {torch.float32}  # trained in full
     assert {name.split(".")[0] for name, _ in model.named_parameters()} == {"vit", "decoder"}
-    first = ViTDenoiser.from_vit(folder, depth=2).eval()
-    for one, other in zip(first.layer_outputs(patches), hidden[:3], strict=True):
-        torch.testing.assert_close(one, other)
+    patches = as_patches(frames)[:1, :1]
+    pixels, states = model.pixels(patches).flatten(0, 1), model.layer_outputs(patches)
+    assert pixels.shape == (1, 3, *[64 if kind is ViTModel else 168] * 2)  # 12 patches of 14 to a side of a DINOv2
+    expected = reference(pixels, output_hidden_states=True)
+    for ours, theirs in zip(states, expected.hidden_states, strict=True):
+        torch.testing.assert_close(ours.flatten(0, 1), theirs)
+    torch.testing.assert_close(model.vit.layernorm(states[-1]).flatten(0, 1), expected.last_hidden_state)
+    for prediction in model.predictions(patches):
+        torch.testing.assert_close(prediction, torch.full_like(patches, 0.5))
+    prediction.sum().backward()
+    assert model.decoder.weight.grad.any()
+    torch.testing.assert_close(ViTDenoiser.from_vit(source, depth=2).eval().layer_outputs(patches)[2], states[2])
     torch.nn.init.normal_(model.decoder.weight, std=0.1)
-    model.save_pretrained(tmp_path / "denoiser")
-    config = ViTDenoiser.from_pretrained(tmp_path / "denoiser").config  # it brings its processor along
-    assert (config.image_mean, config.image_std, config.image_size) == (MEAN, STD, 64)
-
-
-def test_it_starts_mid_grey_at_every_layer_and_has_the_patches_of_the_task(folder, frames):
-    for model in (ViTDenoiser.from_vit(folder), ViTDenoiser(ViTDenoiserConfig(depth=2))):
-        for prediction in model.predictions(as_patches(frames)):
-            torch.testing.assert_close(prediction, torch.full((2, 3, 100, 256), 0.5))
-    whole = torch.from_numpy(frames)
-    assert torch.equal(patchify(whole, 16), windows.patchify(whole))
-    assert torch.equal(unpatchify(windows.patchify(whole)), whole)
-
-
-def test_a_token_reads_as_its_own_patch_and_class_as_nothing():
-    """ViT's patches are the frames' here: token 1 + n is patch n."""
-    model = ViTDenoiser(ViTDenoiserConfig(depth=1))
-    torch.nn.init.normal_(model.decoder.weight)
-    hidden = torch.randn(1, 1, 101, 128)
-    before = model.readout(hidden)
-    for token in (0, 1, 38, 100):
-        changed = hidden.clone()
-        changed[:, :, token] = torch.randn(128)
-        differs = (model.readout(changed) != before).any(-1).flatten().nonzero().flatten().tolist()
-        assert differs == ([token - 1] if token else [])
+    third = list(model.predictions(patches))[2]
+    keep_first(model, 2)
+    model.save_pretrained(tmp_path / "saved")
+    loaded = ViTDenoiser.from_pretrained(tmp_path / "saved")  # it brings its processor along
+    assert loaded.depth == 2 and torch.equal(loaded(patches).reconstruction, third)
+    assert (list(loaded.config.image_mean), list(loaded.config.image_std)) == (MEAN, STD)
 
 
 def test_resizing_is_undone(folder):
@@ -216,22 +215,6 @@ def test_a_token_is_read_as_the_pixels_of_its_patch():
                 torch.testing.assert_close(tile, expected)
 
 
-def test_an_identity_embedding_is_read_as_the_frames_themselves(frames):
-    """The order (channel, y, x) is that of the library's patch embedding."""
-    model = ViTDenoiser(
-        ViTDenoiserConfig(
-            depth=1, hidden_size=768, intermediate_size=8, image_mean=MEAN, image_std=STD, readout="pixels"
-        )
-    )
-    embeddings = model.vit.embeddings
-    with torch.no_grad():
-        embeddings.patch_embeddings.projection.weight.copy_(torch.eye(768).view(768, 3, 16, 16))
-        embeddings.patch_embeddings.projection.bias.zero_()
-        embeddings.position_embeddings.zero_()
-    patches = as_patches(frames)
-    torch.testing.assert_close(next(iter(model.predictions(patches))), patches, rtol=1e-4, atol=1e-5)
-
-
 def test_pixels_have_no_weights_of_their_own(tmp_path, frames):
     """A pretrained ViT's blocks are kept; its final norm has no part, and there is no decoder."""
     torch.manual_seed(0)
@@ -240,15 +223,8 @@ def test_pixels_have_no_weights_of_their_own(tmp_path, frames):
     processor(32).save_pretrained(tmp_path / "vit")
     model = ViTDenoiser.from_vit(tmp_path / "vit", readout="pixels").eval()
     assert not any("norm." in name.replace("layernorm_", "") or "decoder" in name for name in model.state_dict())
-    decoded = ViTDenoiser.from_vit(tmp_path / "vit").eval()
-    for one, other in zip(
-        model.layer_outputs(as_patches(frames)), decoded.layer_outputs(as_patches(frames)), strict=True
-    ):
-        assert torch.equal(one, other)
-    model.save_pretrained(tmp_path / "denoiser")
-    loaded = ViTDenoiser.from_pretrained(tmp_path / "denoiser")
-    assert loaded.config.readout == "pixels"
-    assert torch.equal(loaded(as_patches(frames)).reconstruction, model(as_patches(frames)).reconstruction)
+    decoded, patches = ViTDenoiser.from_vit(tmp_path / "vit").eval(), as_patches(frames)
+    torch.testing.assert_close(model.layer_outputs(patches), decoded.layer_outputs(patches), rtol=0, atol=0)
 
 
 # --- what can't be loaded
@@ -266,7 +242,6 @@ PROCESSOR = "preprocessor_config.json"
     ("damage", "settings", "message"),
     [
         *((None, {"depth": depth}, rf"depth.*{BLOCKS}.*got {depth}") for depth in (0, -1, BLOCKS + 1)),
-        (None, {"readout": "pixels"}, r"hidden_size 192.*8×8.*32"),
         *(
             (lambda folder, name=name: (folder / name).unlink(), {}, rf"config\.json.*{name}")
             for name in ("config.json", "model.safetensors", PROCESSOR)
@@ -304,44 +279,11 @@ def test_a_new_vit_is_as_wide_as_its_readout_asks():
         recipe(data="generated", readout="pixels", hidden_size=128)
 
 
-# --- DINOv2
-
-
-@pytest.fixture(params=["random", "real"])
-def dino(request, tmp_path):
-    """A DINOv2, which has no processor beside it: positions on a grid of 4, or those of DINOv2-S on one of 37."""
-    if request.param == "random":
-        torch.manual_seed(0)
-        sizes = {"hidden_size": HIDDEN, "num_hidden_layers": 3, "num_attention_heads": 2, "initializer_range": 0.2}
-        Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(tmp_path / "dino")
-        return tmp_path / "dino"
-    if not os.environ.get("DESCEND_PRETRAINED"):
-        pytest.skip("DESCEND_PRETRAINED, the folder of pretrained models, is not set")
-    return os.path.join(os.environ["DESCEND_PRETRAINED"], "dinov2")
-
-
-def test_a_dinov2_denoises_with_its_own_layers_and_a_decoder(dino, frames, tmp_path):
-    model, reference = ViTDenoiser.from_vit(dino).eval(), Dinov2Model.from_pretrained(dino).eval()
-    patches = as_patches(frames)[:1, :1]
-    pixels = model.pixels(patches).flatten(0, 1)
-    assert pixels.shape == (1, 3, 168, 168)  # 12 patches of 14
-    expected = reference(pixels, output_hidden_states=True).hidden_states
-    for ours, theirs in zip(model.layer_outputs(patches), expected, strict=True):
-        torch.testing.assert_close(ours.flatten(0, 1), theirs)
-    prediction = model(patches).reconstruction
-    torch.testing.assert_close(prediction, torch.full_like(patches, 0.5))
-    prediction.sum().backward()
-    assert model.decoder.weight.grad.any()
-    third = list(model.predictions(patches))[2]
-    keep_first(model, 2)
-    model.save_pretrained(tmp_path / "saved")
-    loaded = ViTDenoiser.from_pretrained(tmp_path / "saved")
-    assert loaded.depth == 2 and torch.equal(loaded(patches).reconstruction, third)
-
-
-def test_tokens_of_a_dinov2_are_no_pixels(dino):
-    recipe = RECIPES["video-vit"](data="generated", pretrained=str(dino), readout="pixels", depth=2)
-    for make in (lambda: ViTDenoiser.from_vit(dino, readout="pixels"), recipe.completed):
-        with pytest.raises(InputError, match=r"hidden_size 588, 3 channels.*14×14; got \d+\..*--readout decoder"):
+def test_tokens_of_another_width_are_no_pixels(pretrained):
+    source, kind = pretrained
+    recipe = RECIPES["video-vit"](data="generated", pretrained=str(source), readout="pixels", depth=2)
+    sizes = r"hidden_size 192, 3 channels.*8×8" if kind is ViTModel else r"hidden_size 588, 3 channels.*14×14"
+    for make in (lambda: ViTDenoiser.from_vit(source, readout="pixels"), recipe.completed):
+        with pytest.raises(InputError, match=rf"{sizes}; got \d+\..*--readout decoder"):
             make()
-    assert recipe.label == "DINOv2-2"
+    assert recipe.label == ("ViT-2" if kind is ViTModel else "DINOv2-2")

@@ -103,8 +103,7 @@ def test_equal_images_are_on_one_side(tmp_path, caplog):
     shutil.copy(both / "train" / "dogs" / "0.png", both / "val" / "dogs" / "0.png")
     parts = read_images(str(both)).parts(0.25)
     assert "2 images to train on are also among those to test or validate on" in caplog.text
-    names = {"train": "train", "validation": "val", "test": "test"}
-    for side, name in names.items():  # a given validation side is used
+    for side, name in (("train", "train"), ("validation", "val"), ("test", "test")):  # a given validation side is used
         assert parts[side].pictures == sorted((both / name).rglob("*.png"))
 
 

@@ -20,8 +20,12 @@ from descend.tasks.text.language import IGNORED
 ROWS = [
     {"instruction": "say red", "input": "", "output": "red"},
     {"instruction": "say it again", "input": "blue", "output": "blue blue"},
+    {"instruction": "say blue", "output": "blue"},
+    {"instruction": "say it", "input": None, "output": "it"},
     {"instruction": "say nothing", "input": "", "output": " "},
 ]
+READ = [row | {"input": row.get("input") or ""} for row in ROWS[:4]]
+"""What is read of these rows: an input may be missing, and an empty output is left out."""
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +43,7 @@ LINES, LIST = "\r\n".join(map(json.dumps, ROWS)), json.dumps(ROWS, indent=2)
 def test_lists_and_lines_are_read_by_any_name_and_an_empty_output_is_left_out(tmp_path, name, content):
     (tmp_path / name).write_text(content, "utf-8", newline="")
     found = read_instructions(tmp_path / name)
-    assert found.rows.to_list() == ROWS[:2] and found.skipped == {"empty output": 1}
-
-
-def test_an_input_may_be_missing(tmp_path):
-    rows = [{"instruction": "say red", "output": "red"}, {"instruction": "say red", "input": None, "output": "red"}]
-    (tmp_path / "data.json").write_text(json.dumps(rows))
-    row, other = read_instructions(tmp_path / "data.json").rows
-    assert row == other == {"instruction": "say red", "input": "", "output": "red"}
+    assert found.rows.to_list() == READ and found.skipped == {"empty output": 1}
 
 
 @pytest.mark.parametrize(
@@ -64,24 +61,19 @@ def test_an_input_may_be_missing(tmp_path):
         ('["a"]', r"row 0.*object.*'a'"),
         ('[{"instruction": "a", "output": ""}]', "no instruction"),
         ("[]", "no instruction"),
+        ("\xff\xfe\0", "is not UTF-8"),
     ],
 )
 def test_wrong_files_are_refused_by_row(tmp_path, content, words):
-    (tmp_path / "data.json").write_text(content)
+    (tmp_path / "data.json").write_text(content, "latin-1")
     with pytest.raises(InputError, match=words):
         read_instructions(tmp_path / "data.json")
-
-
-def test_no_file_and_no_text_are_refused(tmp_path):
     with pytest.raises(InputError, match="there is none"):
         read_instructions(tmp_path / "none.json")
-    (tmp_path / "data.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is not UTF-8"):
-        read_instructions(tmp_path / "data.json")
 
 
 def test_only_the_answer_and_its_end_are_to_be_told(tokenizer):
-    rows, _ = tokenize_instructions(Instructions(Dataset.from_list(ROWS[:2]), {}), tokenizer, 64)
+    rows, _ = tokenize_instructions(Instructions(Dataset.from_list(READ[:2]), {}), tokenizer, 64)
     for row, (asked, answer) in zip(rows, [("say red", "red"), ("say it again", "blue blue")], strict=True):
         told = [label for label in row["labels"] if label != IGNORED]
         assert tokenizer.decode(told[:-1]) == answer and told[-1] == tokenizer.eos_token_id
@@ -117,7 +109,7 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer):
 def test_a_tokenizer_without_an_end_is_refused(tokenizer):
     endless = learn_tokenizer(["say red"])
     with pytest.raises(InputError, match=r"token.*end"):
-        tokenize_instructions(Instructions(Dataset.from_list(ROWS[:1]), {}), endless, 30)
+        tokenize_instructions(Instructions(Dataset.from_list(READ[:1]), {}), endless, 30)
 
 
 def test_generated_instructions_do_not_depend_on_how_many_follow():

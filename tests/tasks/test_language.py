@@ -19,14 +19,18 @@ SAMPLES = [
 ]
 
 
-def test_located_targets_are_those_of_a_search():
+@pytest.mark.parametrize(
+    ("samples", "targets", "places"),
+    [(SAMPLES, [6, 8, 8], [0, 2, 4]), ([{"input_ids": [5, 6], "labels": [5, -100]}], [], [])],
+)
+def test_located_targets_are_those_of_a_search(samples, targets, places):
     task = NextToken()
-    plain, located = collated(SAMPLES), task.locating(collated)(SAMPLES)
+    plain, located = collated(samples), task.locating(collated)(samples)
     assert located.keys() > plain.keys()
     located = pickle.loads(pickle.dumps(located))  # as from a worker of a data loader
     for batch in (plain, located):
-        assert task.target(batch).tolist() == [6, 8, 8]
-        assert task.inputs(batch)["places"].tolist() == [0, 2, 4]
+        assert task.target(batch).tolist() == targets
+        assert task.inputs(batch)["places"].tolist() == places
         assert task.inputs(batch).keys() == {"input_ids", "places"}
 
 
@@ -34,11 +38,6 @@ def test_a_batch_without_labels_stays_as_it_is():
     samples = [{"input_ids": [5, 6]}]
     assert NextToken().locating(collated)(samples).keys() == {"input_ids"}
     assert NextToken().locating(lambda given: given)(samples) == samples
-
-
-def test_a_batch_without_a_target():
-    batch = NextToken().locating(collated)([{"input_ids": [5, 6], "labels": [5, -100]}])
-    assert not len(NextToken().target(batch)) and not len(NextToken().inputs(batch)["places"])
 
 
 def test_a_packed_text_that_is_too_long_is_named_by_its_row():

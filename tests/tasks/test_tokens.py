@@ -59,10 +59,8 @@ def test_of_a_pair_both_sentences_are_kept(tokenizer):
 
 
 def test_tokenizers_are_read_from_the_folders_people_have(tmp_path, tokenizer):
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "film", "##s"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    bert = load_tokenizer(tmp_path)
-    assert bert("good films")["input_ids"] == [2, 5, 6, 7, 3]
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\nfilm\n##s")
+    assert load_tokenizer(tmp_path)("good films")["input_ids"] == [2, 5, 6, 7, 3]
     tokenizer.save_pretrained(tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved")("the film")["input_ids"] == tokenizer("the film")["input_ids"]
     (tmp_path / "none").mkdir()
@@ -105,14 +103,18 @@ def test_a_list_is_a_list_however_arrow_stores_it(kind):
     limits = {"labels": 2, "vocabulary": 10, "length": 3}
     Classification().check(data, limits)
     assert Classification().sigma(embedding, data) == Classification().sigma(embedding, rows)
-    for wrong, match in (({"vocabulary": 9}, "sample 1 has token 9"), ({"length": 2}, "sample 0 has 3 tokens")):
-        with pytest.raises(InputError, match=match):
-            Classification().check(data, limits | wrong)
 
 
 @pytest.mark.parametrize(
-    ("ids", "match"), [([[1.0, 2.0]], "whole numbers.*float"), ([None, [1]], "sample 0 has no token")]
+    ("ids", "limits", "match"),
+    [
+        (IDS, {"vocabulary": 9}, "sample 1 has token 9"),
+        (IDS, {"length": 2}, "sample 0 has 3 tokens"),
+        ([[1.0, 2.0]], {}, "whole numbers.*float"),
+        ([None, [1]], {}, "sample 0 has no token"),
+    ],
 )
-def test_tokens_are_whole_numbers(ids, match):
+def test_tokens_are_whole_numbers_that_the_model_takes(ids, limits, match):
     with pytest.raises(InputError, match=match):
-        Classification().check(Dataset.from_dict({"input_ids": ids, "labels": [0] * len(ids)}), {"labels": 2})
+        data = Dataset(pa.table({"input_ids": ids, "labels": [0] * len(ids)}))
+        Classification().check(data, {"labels": 2} | limits)

@@ -5,8 +5,8 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,13 +106,12 @@ def test_one_process_decodes_for_all_and_another_goes_on_if_it_is_killed(collect
 
 
 def test_no_space_is_seen_before_decoding(collection, tmp_path, monkeypatch):
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 10**9, 8 * SIZE * SIZE - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=8 * SIZE * SIZE - 1))
     clips = find_clips(collection, None)
     with pytest.raises(InputError, match=rf"0\.2 MB.*{tmp_path}/cache.*0\.2 MB.*--cache-dir"):
         cached(clips, tmp_path / "cache")
     assert files(tmp_path / "cache") == []
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 0, 10**9))
+    monkeypatch.undo()
     assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
 
 

@@ -18,14 +18,10 @@ def test_deterministic_and_independent_of_how_many_follow():
     assert not (scenes[0] == scenes[1]).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_contrast_is_that_of_real_surveillance(seed):
-    assert 35 < np.std(generate_scenes(2, 6, seed)) < 55
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_patches_change_as_much_as_ped2s(seed):
+def test_contrast_and_change_are_those_of_real_surveillance(seed):
     scenes = np.stack(generate_scenes(8, 30, seed)).astype(np.float32)
+    assert 35 < np.std(scenes) < 55
     change = (scenes[:, 4:] - scenes[:, :-4]).reshape(-1, 10, 16, 10, 16)
     found = np.quantile(change.std(axis=(2, 4)), [0.9, 0.95, 0.99])
     np.testing.assert_allclose(found, [21, 29, 37], rtol=0.25)  # of Ped2's 17 clips
