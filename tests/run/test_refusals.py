@@ -126,13 +126,12 @@ OTHERS = [
 ]
 
 
+MOODS = ("joy", "calm", "fear")
 FILES = {
     "t5/config.json": '{"model_type": "t5"}',
     "mpnet/config.json": '{"model_type": "mpnet"}',
     "words/vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(900))]),
-    "moods.csv": "\n".join(
-        ["text,label", *(f"number {place},{('joy', 'calm', 'fear')[place % 3]}" for place in range(60))]
-    ),
+    "moods.csv": "\n".join(["text,label", *(f"{place} {mood},{mood}" for place in range(20) for mood in MOODS)]),
 }
 
 

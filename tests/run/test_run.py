@@ -72,19 +72,13 @@ def test_the_summary_has_what_the_plan_says(finished):
 
 
 def test_the_summary_has_the_energy_along_the_layers(finished):
-    """That of clean inputs by hand, on the samples that are measured."""
-    summary = json.loads((finished / "summary.json").read_text())
-    model = UT.from_pretrained(finished / "model").eval()
-    test = load_video(None, window=2).test
+    """That of clean inputs, on the samples that are measured."""
+    energy, test = read_summary(finished).energy, load_video(None, window=2).test
     clean = torch.stack([torch.as_tensor(test[place]["patches"]) for place in evenly(len(test), MOST_SAMPLES)])
-    projection, mixer = model.weights()[0]
     with torch.no_grad():
-        for layer, hidden in enumerate(model.layer_outputs(clean)):
-            apart = (hidden[..., 0, :] - hidden[..., 1, :]) @ projection.T
-            pair = -(-apart.square().sum(-1) / 2).exp()
-            mixed = torch.einsum("bntp,pq,bntq->bn", hidden, mixer, hidden) / 2
-            assert summary["energy"]["0.0"][layer] == pytest.approx((pair - mixed).mean().item(), rel=1e-4)
-    noisier = [summary["energy"][level][0] for level in summary["layer_losses"]]
+        expected = UT.from_pretrained(finished / "model").eval().energies(clean).mean(1)
+    assert energy[0.0] == pytest.approx(expected.tolist(), rel=1e-4)
+    noisier = [energy[level][0] for level in (0.0, 0.8, 1.6)]
     assert noisier == sorted(noisier)  # what differs more has more energy
 
 
@@ -130,7 +124,7 @@ def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path, monkeypa
     assert {name: noted[name] for name in ("use_cpu", "bf16") if name in noted} == given
 
 
-# --- resuming; every recipe in test_resume.py, every method and state, damage and kills in tests/training
+# --- resuming; every recipe in test_resume.py; every method and state, damage and kills in tests/training
 
 
 FEASIBLE = "--alpha 0.05 --first-layer 0 --depth 1 --eval-steps 1"
@@ -152,20 +146,6 @@ def test_an_interrupted_run_goes_on_bit_equal(tmp_path, settings, monkeypatch, c
         assert not (out / "model").exists()
     assert train(out, *flags, "--resume") == 0
     assert_same_end(tmp_path / "whole" / "run", out)
-
-
-@pytest.mark.parametrize("checkpoint", [3, None])
-def test_a_run_that_was_killed_goes_on_bit_equal_from_its_last_checkpoint(finished, out, checkpoint):
-    # What a kill leaves: rows later than the last whole checkpoint, one of them cut off, a checkpoint half written.
-    shutil.rmtree(out / "model")
-    (out / "dual.safetensors").unlink()
-    for step in (3, 6, 8):
-        if checkpoint is None or step > checkpoint:
-            (out / f"checkpoint-{step}" / "trainer_state.json").unlink()
-    with (out / "records.jsonl").open("a") as file:
-        file.write('{"run": "run", "st')
-    assert train(out, "--resume") == 0
-    assert_same_end(out, finished)
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_made_longer(finished, out, capsys):
