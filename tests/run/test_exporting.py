@@ -10,12 +10,10 @@ from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from descend import run as descend_run
-from descend.errors import InputError
+from descend import InputError, run
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.results import read_summary
 from descend.results.findings import first_within
-from descend.run import export_model
 from tests.run.conftest import SMALL, trained
 from tests.support import own
 from tests.support.documented import ROOT, commands, python_blocks, words_of
@@ -71,7 +69,7 @@ def test_evaluate_takes_an_exported_classifier_whose_card_says_where_it_comes_fr
     assert cut.layer_losses[0] == pytest.approx(whole.layer_losses[0][:3], rel=1e-5)
     for name in ("method", "seed", "strength", "train_noise", "temperature"):
         assert getattr(alone, name) == getattr(whole, name), name
-    assert (cut.method, cut.temperature) == (whole.method, whole.temperature)
+    assert (cut.method, cut.temperature) == (whole.method, whole.temperature) and "first 2 layers" in cut.note
     assert "did not ask" in cut.verdict and "did not ask" not in alone.verdict
     card = ModelCard.load(tmp_path / "two" / "README.md")
     assert "first 2 of 3 layers" in card.text and "descend train text-distilbert" in card.text
@@ -86,12 +84,12 @@ def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "bf16").dtype == torch.bfloat16
 
     settings = f"{SMALL} --data generated --lora q_proj,lm_head --noise 0.5 --packing --learning-rate 0.05 --method erm"
-    run = trained(tmp_path / "lora", "llm-sft", settings, "--model", language / "model")
-    assert (run / "model" / "adapter_config.json").is_file()
-    before, after = (descend_run.evaluate(each, noise=[0.0]).layer_losses[0][-1] for each in (language, run))
+    lora = trained(tmp_path / "lora", "llm-sft", settings, "--model", language / "model")
+    assert (lora / "model" / "adapter_config.json").is_file()
+    before, after = (run.evaluate(each, noise=[0.0]).layer_losses[0][-1] for each in (language, lora))
     assert after < before - 0.1  # it has learned more, and what it learned was loaded again
-    assert "PEFT" not in (run / "model" / "README.md").read_text()
-    out, _ = said(capsys, "export", run, "--layers", "2", "--out", tmp_path / "merged")
+    assert "PEFT" not in (lora / "model" / "README.md").read_text()
+    out, _ = said(capsys, "export", lora, "--layers", "2", "--out", tmp_path / "merged")
     assert "holds adapters" in out and "vllm serve WHOLE" in out
 
 
@@ -116,7 +114,7 @@ def test_a_model_of_a_script_is_exported_with_its_adapters_and_stays_whole(tmp_p
     inputs = {"input_ids": torch.arange(5, 11)[None]}
     with torch.no_grad():
         exits = list(LayeredClassifier(model).predictions(inputs))
-        export_model(model, 2, tmp_path / "two")
+        run.export_model(model, 2, tmp_path / "two")
         cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "two").eval()
         torch.testing.assert_close(cut(**inputs).logits, exits[2], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(model(**inputs).logits, exits[3])
@@ -143,7 +141,7 @@ def unsampled():
 def test_what_export_model_refuses(tmp_path, model, layers, place, message):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=message):
-        export_model(model, layers, tmp_path / place)
+        run.export_model(model, layers, tmp_path / place)
     assert not (tmp_path / "out").exists()
 
 

@@ -84,9 +84,8 @@ def test_answers_are_alpacaevals(language, prompts, tmp_path, capsys):
 def test_noise_moves_answers_and_an_interrupted_file_goes_on(language, prompts, tmp_path, capsys):
     def ask(name, *more, status=0):
         flags = ["--max-new-tokens", "6", "--noise", "1.5", "--batch-size", "2", *more]
-        return said(
-            capsys, "complete", language, "--prompts", prompts, "--out", tmp_path / name, *flags, status=status
-        )[1]
+        words = ["complete", language, "--prompts", prompts, "--out", tmp_path / name, *flags]
+        return said(capsys, *words, status=status)[1]
 
     for name in ("whole.json", "again.json"):
         ask(name)

@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from descend import DescentConfig, configure, run
+from descend import DescentConfig, InputError, configure, run
 from descend.cli import main
-from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
 from descend.results import read_config, read_summary
