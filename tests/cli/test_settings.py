@@ -1,11 +1,11 @@
-"""The options of a recipe: help in groups, settings as their classes declare them, and data that must be named."""
+"""The options of a recipe: help in groups, settings as their classes declare them, and what generated data are."""
 
 import re
 from dataclasses import MISSING, fields
 
 import pytest
 
-from descend import InputError, configure
+from descend import configure
 from descend.cli import main
 from descend.cli.settings import library_settings
 from descend.recipes import RECIPES
@@ -73,12 +73,6 @@ def test_a_setting_of_a_searched_method_is_given_once_for_a_sweep(capsys, tmp_pa
         said(capsys, *sweep, *tiny, "--out", tmp_path / "b", "--method", "erm,layerskip")
     rates = {each.name[:3]: read_config(each).training["layer_dropout"] for each in (tmp_path / "b/trials").iterdir()}
     assert rates == {"erm": 0.2, "lay": 0.1}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_data_must_be_named(name):
-    with pytest.raises(InputError, match=rf"{name} needs data.*--data generated"):
-        configure(name, output_dir="run")
 
 
 def test_generated_data_are_a_word_and_no_folder(tmp_path, monkeypatch):

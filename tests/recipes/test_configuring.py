@@ -58,6 +58,8 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
     ("name", "settings", "message"),
     [
         ("video-tu", {}, "no recipe 'video-tu'"),
+        *((name, {"data": None}, f"{name} needs data.*--data generated") for name in RECIPES),
+        ("text", {}, "text trains a pretrained model; expected --model"),
         ("video-ut", {"depht": 3}, "depht"),
         ("video-ut", {"eval_strategy": "sometimes"}, "eval_strategy|sometimes"),
         ("video-ut", {"depth": 0}, "depth must be at least 1; got 0"),
@@ -76,7 +78,7 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
 def test_a_name_or_value_that_its_declaration_does_not_allow_is_refused(name, settings, message):
     """In Python; a config.json that was edited is read by the same classes."""
     with pytest.raises(InputError, match=message):
-        configure(name, data="generated", output_dir="run", **settings)
+        configure(name, **{"data": "generated", "output_dir": "run"} | settings)
 
 
 def test_a_given_value_decides_over_the_defaults_of_a_recipe():

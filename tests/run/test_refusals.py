@@ -141,11 +141,13 @@ def there(finished, models, reviews, tmp_path_factory) -> Iterator[dict[Path, in
     with contextlib.chdir(tmp_path_factory.mktemp("there")):
         Path("MODELS").symlink_to(models)
         Path("REVIEWS").symlink_to(reviews)
-        for name in ("RUN", "unfinished"):
-            shutil.copytree(finished, name, ignore=shutil.ignore_patterns("checkpoint-*"))
-        config = json.loads(Path("RUN/config.json").read_text())
-        Path("unfinished/config.json").write_text(json.dumps(config | {"seconds": None}))
-        for name, text in FILES.items() | {("other/summary.json", Path("RUN/summary.json").read_text())}:
+        shutil.copytree(finished, "RUN", ignore=shutil.ignore_patterns("checkpoint-*"))
+        config = json.loads(Path("RUN/config.json").read_text()) | {"seconds": None}
+        copied = {
+            "unfinished/config.json": json.dumps(config),
+            "other/summary.json": Path("RUN/summary.json").read_text(),
+        }
+        for name, text in (FILES | copied).items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_text(text)
         for suffix in ("avi", "mp4"):
