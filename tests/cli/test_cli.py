@@ -1,4 +1,4 @@
-"""The command line: help, recipes, pages, and one clear line for whatever is wrong."""
+"""The command line: recipes, pages, what it says and shows, and one clear line for whatever is wrong."""
 
 import contextlib
 import errno
@@ -16,40 +16,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from descend import InputError
 from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.cli.runs import line_of
 from descend.recipes import RECIPES
 from descend.results import read_config, read_summary
+from tests.support.runs import refused, said
 from tests.support.sources import write_frames, write_video
 
 # Two steps on a handful of windows: what is tested is the command line.
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "2", "--use-cpu"]
-BRIEF = [*SHORT, "--window", "2", "--stride", "40"]
-# What a line of an evaluation says of the input of video models.
-INPUT = r", where the noisy input itself has [\d.]+"
+BRIEF = ["video-ut", *SHORT, "--window", "2", "--stride", "40"]
 TRAIN = ["train", "video-ut", "--data", "generated", "--out", "OUT"]
-
-
-def words(capsys, *argv: str, status: int = 0) -> tuple[str, str]:
-    """stdout and stderr of a command that ends as expected."""
-    capsys.readouterr()
-    try:
-        ended = main(argv)
-    except SystemExit as exit:  # --help
-        ended = exit.code
-    found = capsys.readouterr()
-    assert ended == status, found.err
-    return found.out, found.err
-
-
-def one_line(capsys, *argv: str, status: int = 2) -> str:
-    """The one line that a command fails with."""
-    _, err = words(capsys, *argv, status=status)
-    (line,) = err.splitlines()
-    assert line.startswith("descend: ")
-    return line
+SWEEP = ["sweep", "video-ut", "--data", "generated", "--use-cpu", "--trials", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -57,37 +36,15 @@ def pair(tmp_path_factory) -> list[Path]:
     """An ERM and a constrained run, evaluated; read them, don't change them."""
     folder = tmp_path_factory.mktemp("pair")
     for method in ("erm", "constrained"):
-        assert main(["train", "video-ut", *BRIEF, "--method", method, "--out", str(folder / method)]) == 0
+        assert main(["train", *BRIEF, "--method", method, "--out", str(folder / method)]) == 0
         assert main(["evaluate", str(folder / method), "--noise", "0,0.8"]) == 0
     return [folder / "erm", folder / "constrained"]
 
 
-# --- help
-
-
-@pytest.mark.parametrize("argv", [[], ["-h"], ["--help"]])
-def test_help_shows_every_command(capsys, argv):
-    out, _ = words(capsys, *argv)
-    for command in COMMANDS:
-        assert re.search(rf"^  {command} +\w", out, re.MULTILINE), command
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(capsys, command):
-    out, err = words(capsys, command, "--help")
-    assert out.startswith(f"usage: descend {command}")
-    assert err == ""
-
-
-def test_recipes_are_listed(capsys):
-    out, _ = words(capsys, "recipes")
+def test_recipes_are_listed_and_no_command_is_as_good_as_help(capsys):
+    out, _ = said(capsys, "recipes")
     assert [line.split()[0] for line in out.splitlines()] == list(RECIPES)
-
-
-def test_python_m_descend_is_the_same_command():
-    done = subprocess.run([sys.executable, "-m", "descend", "recipe"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "descend: no command 'recipe' (did you mean recipes?); descend --help lists them.\n"
+    assert said(capsys) == said(capsys, "-h") == said(capsys, "--help")
 
 
 @pytest.mark.parametrize(
@@ -104,71 +61,50 @@ def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, sam
         raise KeyboardInterrupt
 
     monkeypatch.setitem(COMMANDS, argv[0], interrupted)
-    line = one_line(capsys, *argv, status=130)
-    assert line == "descend: interrupted." + (f" Go on with: descend {shlex.join(argv)}" if same else "")
+    _, line = said(capsys, *argv, status=130)
+    assert line == "descend: interrupted." + (f" Go on with: descend {shlex.join(argv)}" if same else "") + "\n"
 
 
-# --- recipes, compare, report, demo
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if not RECIPES.needs_model(name)])
-def test_every_recipe_trains_and_is_judged(capsys, tmp_path, name):
-    video = name.startswith("video")
-    length = 60 if name == "llm-sft" else 20
-    small = {"window": 2, "stride": 40} if video else {"hidden_size": 16, "max_length": length}
-    recipe = RECIPES[name](data="generated", depth=2, **small).completed()
-    assert recipe.network(recipe.load()).depth == 2
-    brief = BRIEF if video else [*SHORT, "--hidden-size", "16", "--max-length", str(length)]
-    out, _ = words(capsys, "train", name, *brief, "--per-device-train-batch-size", "2", "--out", str(tmp_path / "run"))
-    assert out.startswith(f"trained {tmp_path / 'run'}: ")
-    data = "scenes" if video else "generated instructions" if name == "llm-sft" else "generated imdb"
-    out, err = words(capsys, "evaluate", str(tmp_path / "run"), "--noise", "0:0.8:0.4")
-    assert re.fullmatch(
-        rf"{recipe.label} constrained on {data}: mean {recipe.task().metric} [\d.]+ "
-        r"over γ = 0 … 0.8 \([\d.]+, [\d.]+, [\d.]+\)(, area [\d.]+)?, [\d.]+ at the training noise"
-        rf"{INPUT if video else ''}\.\n[\s\S]+\n"
-        rf"{re.escape(str(tmp_path / 'run' / 'report.html'))}\n",
-        out,
-    )
-    assert err == ""
+# --- evaluate, compare, report, demo
 
 
 def test_a_single_level_is_told_once(pair):
     summary = read_summary(pair[0])
-    line = line_of(summary)
-    saved = summary.model_copy(update={"note": "Last trained by Descend 0.1, with the method constrained."})
-    assert line_of(saved).startswith(f"{summary.model} (last trained by Descend with {summary.method}) on ")
-    over = r"mean rmse [\d.]+ over γ = 0 … 0\.8 \([\d.]+, [\d.]+\), [\d.]+ at the training noise"
-    assert re.search(rf"{over}{INPUT}\.\n", line)
-    entries = {"noise": [0.8], "values": summary.values[1:], "mean": summary.values[1]}
-    assert re.search(rf": rmse [\d.]+ at γ = 0\.8{INPUT}\.\n", line_of(summary.model_copy(update=entries)))
-    entries["noise"] = [1.6]
-    line = line_of(summary.model_copy(update=entries))
-    assert re.search(rf": rmse [\d.]+ at γ = 1\.6, [\d.]+ at the training noise{INPUT}\.\n", line)
+    alone = {"noise": [0.8], "values": summary.values[1:], "mean": summary.values[1]}
+    shown = r"{}, where the noisy input itself has [\d.]+\.\n"
+    several = r" on scenes: mean rmse [\d.]+ over γ = 0 … 0\.8 \([\d.]+, [\d.]+\), [\d.]+ at the training noise"
+    for changes, line in (
+        ({}, several),
+        ({"note": "Last trained by Descend 0.1, with the method constrained."}, several),
+        (alone, r": rmse [\d.]+ at γ = 0\.8"),
+        (alone | {"noise": [1.6]}, r": rmse [\d.]+ at γ = 1\.6, [\d.]+ at the training noise"),
+    ):
+        told = line_of(summary.model_copy(update=changes))
+        assert re.search(shown.format(line), told), told
+        assert told.startswith("UT-2 (last trained by Descend with erm) on ") == ("note" in changes)
 
 
 def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
-    out, _ = words(capsys, "compare", *map(str, pair), "--out", str(tmp_path / "both"))
+    said(capsys, "compare", pair[0], "--out", tmp_path / "both")  # its own makes way
+    out, _ = said(capsys, "compare", *pair, "--out", tmp_path / "both")
     page = tmp_path / "both" / "report.html"
     assert out.splitlines()[-1] == str(page)
     heads = [line.split("): ")[0] for line in out.splitlines() if "): " in line]
     assert heads == [f"{pair[0]} (erm", f"{pair[1]} (constrained"]
     runs = json.loads((tmp_path / "both" / "summary.json").read_text())["runs"]
     assert runs == [json.loads((run / "summary.json").read_text()) for run in pair]
-    assert [run["method"] for run in runs] == ["erm", "constrained"]
     before = page.read_text()
     page.unlink()
-    words(capsys, "report", str(tmp_path / "both"))
+    said(capsys, "report", tmp_path / "both")
     assert page.read_text() == before
-    words(capsys, "report", str(pair[0]))
-    assert (pair[0] / "report.html").stat().st_size > 10_000
-    (pair[0] / "report.html").unlink()
 
 
-def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
+def test_the_demo_shows_a_fair_pair_and_goes_on(capsys, monkeypatch, tmp_path, pair):
     shutil.copytree(pair[0], tmp_path / "demo" / "erm")  # an earlier demo's: it makes way
     (tmp_path / "demo" / ".descend-demo").touch()
-    out, _ = words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"))
+    monkeypatch.setattr("descend.cli.digits.Case.settings", {"max_steps": 4, "use_cpu": True})
+    demo = ["demo", "--max-steps", "1", "--seed", "5", "--out", tmp_path / "demo"]
+    out, _ = said(capsys, *demo)
     page = tmp_path / "demo" / "report.html"
     assert out.splitlines()[-1] == f"open {page}"
     # The first page is there before the video is trained.
@@ -178,31 +114,73 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
     assert "a digit, and what layers 0 to 8 take it for\n   erm" in out and "data:image/png" in page.read_text()
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
-    assert [config["method"] for config in configs] == ["erm", "constrained"]
-    for one, other in zip(*(sorted(config.items()) for config in configs), strict=True):
-        if one[0] not in ("method", "seconds", "training"):
-            assert one == other
-    training = [{k: v for k, v in config["training"].items() if k != "method"} for config in configs]
-    assert training[0] == training[1]
-    assert configs[0]["seed"] == training[0]["seed"] == 5
-    *read, one, other = json.loads((tmp_path / "demo" / "summary.json").read_text())["runs"]
-    assert [(each["model"], each["method"]) for each in read] == [("Network-8", "erm"), ("Network-8", "linear")]
-    summaries = [one, other]
+    for config, folder in zip(configs, folders, strict=True):
+        assert config.pop("method") == config["training"].pop("method") == folder.name
+        config.pop("seconds")
+    assert configs[0] == configs[1] and configs[0]["seed"] == configs[0]["training"]["seed"] == 5
+    runs = json.loads((tmp_path / "demo" / "summary.json").read_text())["runs"]
+    expected = [("Network-8", "erm"), ("Network-8", "linear"), ("UT-5", "erm"), ("UT-5", "constrained")]
+    assert [(run["model"], run["method"]) for run in runs] == expected and runs[2]["noise"] == runs[3]["noise"]
     # The same noisy test frames, and a first step on the same noisy training batch.
-    assert summaries[0]["noise"] == summaries[1]["noise"]
-    noisy = [np.load(folder / "frames.npz")["noisy"] for folder in folders]
-    assert np.array_equal(*noisy)
-    first = [json.loads((folder / "records.jsonl").read_text().splitlines()[0]) for folder in folders]
-    assert first[0]["value"] == first[1]["value"]
+    assert np.array_equal(*(np.load(folder / "frames.npz")["noisy"] for folder in folders))
+    first, second = (json.loads((folder / "records.jsonl").read_text().splitlines()[0]) for folder in folders)
+    assert first["value"] == second["value"]
     # An interrupted one goes on: what is done stays done.
     shutil.rmtree(folders[1])
     done = (folders[0] / "model" / "model.safetensors").read_bytes()
-    words(capsys, "demo", "--max-steps", "1", "--seed", "5", "--out", str(tmp_path / "demo"), "--resume")
-    assert (folders[0] / "model" / "model.safetensors").read_bytes() == done
-    assert (folders[1] / "summary.json").is_file()
+    said(capsys, *demo, "--resume")
+    assert (folders[0] / "model" / "model.safetensors").read_bytes() == done and (folders[1] / "summary.json").is_file()
 
 
 # --- wrong input
+
+
+RUN = '{"recipe": "video-ut", "method": "erm", "seed": 0, "model": "UT-2", "settings": {"depth": 2}, "training": {}}'
+FILES = {
+    "FILE": "a file",
+    "TEXT/config.json": '{"recipe": "text-ut"}',
+    "TEXT/model/config.json": '{"recipe": "text-ut"}',
+    "EXPORT/config.json": '{"model_type": "ut", "descend": {"exported_layers": 1}}',
+    "SCRIPT/checkpoint-5/trainer_state.json": "{}",
+    "SAVED/config.json": '{"model_type": "bert", "architectures": ["BertForSequenceClassification"]}',
+    "SUMMARY/summary.json": "{}",
+    "ERM/erm/thesis.txt": "years of work",
+    "CONSTRAINED/constrained/thesis.txt": "years of work",
+    # Runs, and an earlier demo, that hold a file which Descend did not write.
+    "DATA/clip.txt": "",
+    "ANSWERS.json": '[{"instruction": "a", "output": "b"}]',
+    "HOLDS/page.html": "mine",
+    "PAGE-1/summary.json": '{"years": "of work"}',
+    "PAGE-2/report.html": "mine",
+    "DEMO-1/.descend-demo": "",
+    "DEMO-1/report.html": "mine",
+    "DEMO-2/.descend-demo": "",
+    "DEMO-2/erm/notes.txt": "mine",
+    "HOLDS/sweep.db/sweep.db": "mine",
+    "HOLDS/sweep.json/sweep.json": "mine",
+    **{
+        f"HOLDS/{name}/{file}": text
+        for name in ("model/weights.pt", "dual.safetensors", "summary.json", "report.html", "on-DATA/groups.json")
+        for file, text in (("config.json", RUN), (name, "mine"))
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def there(pair, tmp_path_factory) -> Path:
+    """A folder with a run and all that is no run."""
+    place = tmp_path_factory.mktemp("there")
+    shutil.copytree(pair[1], place / "RUN")
+    for name, text in FILES.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    write_frames(place / "IMAGES")
+    write_frames(place / "SHORT", frames=7, suffix=".png")  # 2 to test on, 2 to train on, 3 to validate on
+    return place
+
+
+def files() -> dict[Path, int]:
+    return {path: path.is_file() and path.stat().st_mtime_ns for path in Path().rglob("*")}
 
 
 @pytest.mark.parametrize(
@@ -335,67 +313,52 @@ def test_the_demo_shows_a_fair_pair(capsys, tmp_path, pair):
         (["export", "RUN", "--layers", "1", "--out", "OUT", "--tolerance", "2"], "go with --layers auto"),
         (["export", "RUN", "--layers", "1", "--out", "OUT", "--baseline", "RUN"], "go with --layers auto"),
         (["export", "RUN", "--layers", "few", "--out", "OUT"], "a whole number of at least 1, or auto; got 'few'"),
+        ([*TRAIN, "--output_dir", "run"], "no setting --output-dir; give --out instead"),
+        ([*TRAIN, "--resume-from-checkpoint", "run"], "give --resume instead"),
+        ([*TRAIN, "--disable-tqdm"], "give --quiet instead"),
+        ([*TRAIN, "--tied", "false"], "--tied takes no value; give --tied or --no-tied"),
+        ([*TRAIN, "--no-tied=True"], "give --tied or --no-tied"),
+        ([*TRAIN, "--preset", "pape"], "invalid choice: 'pape'"),
+        ([*TRAIN, "--method", "erm", "--layer-dropout", "0.1"], "--layer-dropout: a setting of the method layerskip"),
+        ([*TRAIN, "--r-drop", "2"], "--r-drop: a setting of the method r-drop; the method is constrained"),
+        ([*TRAIN, "--attention-size", "7", "--heads", "2"], "attention_size"),
+        ([*TRAIN, "--report-to", "nowhere"], "nowhere"),
+        ([*TRAIN, "--out", "RUN"], "RUN exists; choose another with --out, or resume the run with --resume."),
+        ([*TRAIN, "--data", "SHORT", "--window", "2"], "leaves 1 window of 2 frames to validate on; expected at least"),
+        *(
+            (["demo", "--max-steps", "1", "--out", folder, *more], f"{folder} holds runs that are not a demo's; choose")
+            for folder in ("ERM", "CONSTRAINED")
+            for more in ([], ["--resume"])
+        ),
+        *(
+            (["evaluate", "RUN", f"--noise={text}"], "noise must be levels")
+            for text in ("", "a", "0:1:2:3", "1,-1", "inf", "0:-1:1", "0,,1")
+        ),
+        (["evaluate", "RUN", "--log-level", "loud"], "'loud'"),
+        # No file is replaced that Descend did not write.
+        ([*TRAIN[:-1], "HOLDS/model/weights.pt", "--resume"], "weights.pt holds model, which Descend may replace"),
+        ([*TRAIN[:-1], "HOLDS/dual.safetensors", "--resume"], "dual.safetensors holds dual.safetensors, which"),
+        (["evaluate", "HOLDS/summary.json"], "summary.json holds summary.json, which Descend may replace"),
+        (["evaluate", "HOLDS/report.html"], "report.html holds report.html, which Descend may replace"),
+        (["evaluate", "HOLDS/on-DATA/groups.json", "--data", "DATA"], "Choose other data, or move it."),
+        (["compare", "RUN", "--out", "PAGE-1"], "PAGE-1 holds summary.json, which Descend may replace"),
+        (["compare", "RUN", "--out", "PAGE-2"], "PAGE-2 holds report.html, which Descend may replace"),
+        ([*SWEEP, "--out", "HOLDS/sweep.db"], "HOLDS/sweep.db holds sweep.db, which Descend may replace"),
+        ([*SWEEP, "--out", "HOLDS/sweep.json"], "HOLDS/sweep.json holds sweep.json, which Descend may replace"),
+        (["demo", "--out", "DEMO-1"], "DEMO-1 holds report.html, which Descend may replace"),
+        (["demo", "--out", "DEMO-2"], "DEMO-2/erm holds notes.txt, which Descend may replace"),
+        (["complete", "--compare", "ANSWERS.json", "--out", "HOLDS/page.html"], "HOLDS holds page.html, which Descend"),
     ],
 )
-def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, pair, argv, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "FILE").write_text("a file")
-    (tmp_path / "RUN").symlink_to(pair[1])
-    (tmp_path / "TEXT" / "model").mkdir(parents=True)
-    for file in ("config.json", "model/config.json"):
-        (tmp_path / "TEXT" / file).write_text('{"recipe": "text-ut"}')
-    write_frames(tmp_path / "IMAGES")
-    (tmp_path / "EXPORT").mkdir()
-    (tmp_path / "EXPORT" / "config.json").write_text('{"model_type": "ut", "descend": {"exported_layers": 1}}')
-    (tmp_path / "SCRIPT" / "checkpoint-5").mkdir(parents=True)
-    (tmp_path / "SAVED").mkdir()
-    (tmp_path / "SUMMARY").mkdir()
-    (tmp_path / "SUMMARY" / "summary.json").write_text("{}")
-    kind = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
-    (tmp_path / "SAVED" / "config.json").write_text(json.dumps(kind))
-    assert message in one_line(capsys, *argv)
-    assert not (tmp_path / "OUT").exists() or not any((tmp_path / "OUT").iterdir())
+def test_wrong_input_is_one_clear_line_and_changes_nothing(capsys, tmp_path, monkeypatch, there, argv, message):
+    monkeypatch.chdir(there)
+    monkeypatch.setenv("DESCEND_CACHE", str(tmp_path))
+    before = files()
+    line = refused(capsys, *argv)
+    assert line.startswith("descend: ") and message in line and files() == before
 
 
-def test_an_existing_folder_is_left_alone(capsys, tmp_path, pair):
-    before = {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")}
-    message = one_line(capsys, "train", "video-ut", *BRIEF, "--out", str(pair[0]))
-    assert message.startswith(f"descend: the output folder {pair[0]} exists; ")
-    assert "--out" in message and "--resume" in message
-    assert {path: path.stat().st_mtime_ns for path in pair[0].rglob("*")} == before
-    (tmp_path / "empty").mkdir()
-    words(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "empty"))
-
-
-@pytest.mark.parametrize("name", ["erm", "constrained"])
-@pytest.mark.parametrize("flags", [[], ["--resume"]])
-def test_the_demo_replaces_nothing_that_is_not_a_demos(capsys, tmp_path, name, flags):
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "thesis.txt").write_text("years of work")
-    message = one_line(capsys, "demo", "--max-steps", "1", "--out", str(tmp_path), *flags)
-    assert message == f"descend: {tmp_path} holds runs that are not a demo's; choose another folder with --out."
-    assert (tmp_path / name / "thesis.txt").read_text() == "years of work"
-    assert [path.name for path in tmp_path.iterdir()] == [name]  # no mark to be taken for a demo's next time
-
-
-def test_compare_replaces_nothing_that_is_not_a_comparison(capsys, tmp_path, pair):
-    (tmp_path / "summary.json").write_text('{"years": "of work"}')
-    message = one_line(capsys, "compare", str(pair[0]), "--out", str(tmp_path))
-    assert message.startswith(f"descend: {tmp_path} holds summary.json, which Descend") and "did not write" in message
-    assert (tmp_path / "summary.json").read_text() == '{"years": "of work"}'
-    assert not (tmp_path / "report.html").exists()
-    for runs in (pair[:1], pair):  # its own makes way
-        words(capsys, "compare", *map(str, runs), "--out", str(tmp_path / "page"))
-    assert len(json.loads((tmp_path / "page" / "summary.json").read_text())["runs"]) == 2
-
-
-def test_too_little_to_validate_on_is_said_before_training(capsys, tmp_path):
-    # 2 to test on, 2 to train on, 3 to validate on: one window of 2
-    write_frames(tmp_path / "clip", frames=7, suffix=".png")
-    places = ["--data", str(tmp_path / "clip"), "--cache-dir", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
-    message = one_line(capsys, "train", "video-ut", *BRIEF, *places)
-    assert "leaves 1 window of 2 frames to validate on; expected at least 2" in message
-    assert not (tmp_path / "run").exists()
+# --- what is said
 
 
 def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
@@ -403,69 +366,46 @@ def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
     for place, size in enumerate([(64, 48), (48, 64), (64, 48), (64, 48)]):
         write_video(tmp_path / "yard" / f"{place}.avi", size=size)
     write_video(tmp_path / "yard" / "4.avi", frames=1)
-    short = [
-        *BRIEF,
-        "--data",
-        str(tmp_path / "yard"),
-        "--noise",
-        "25",
-        "--method",
-        "erm",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    _, err = words(capsys, "train", "video-ut", *short)
+    train = ["train", *BRIEF, "--data", tmp_path / "yard", "--noise", "25", "--method", "erm", "--out"]
+    (tmp_path / "run").mkdir()  # an empty folder is as good as none
+    _, err = said(capsys, *train, tmp_path / "run")
     assert caplog.messages == ["clip 4 is left out: it has fewer frames (1) than a window (2)."]
     clips, size, noise, warning = err.splitlines()
     assert clips == "yard: 2 clips (0, 1) to train on, 1 clip (2) for validation, 1 clip (3) for test."
     assert size == "Frames of 64x48, 48x64 pixels become grey and 160x160, whatever their shape."
-    config = read_config(tmp_path / "run")
-    assert f"standard deviation {25 * 255 * config.sigma:,.0f} of 255 grey levels (γ = 25, σ_x = " in noise
-    assert warning.startswith("WARNING: ") and f"give --noise {25 / 255 / config.sigma:.2g}." in warning
-    _, err = words(capsys, "train", "video-ut", *short[:-1], str(tmp_path / "again"), "--quiet")
-    assert err == f"{warning}\n"
-    text = ["--data", "generated", "--max-steps", "1", "--depth", "1", "--hidden-size", "16", "--method", "erm"]
-    _, err = words(capsys, "train", "text-distilbert", *text, "--use-cpu", "--out", str(tmp_path / "text"))
-    assert "generated imdb: 1,600 samples to train on, 400 for validation, 500 for test." in err
-    assert "Training noise: γ = 1 on the embeddings, in units of their standard deviation σ_x" in err
+    sigma = read_config(tmp_path / "run").sigma
+    assert f"standard deviation {25 * 255 * sigma:,.0f} of 255 grey levels (γ = 25, σ_x = " in noise
+    assert warning.startswith("WARNING: ") and f"give --noise {25 / 255 / sigma:.2g}." in warning
+    assert said(capsys, *train, tmp_path / "again", "--quiet")[1] == f"{warning}\n"
 
 
 def test_no_space_is_one_line_and_leaves_no_half_file(capsys, tmp_path, monkeypatch):
-    replace = os.replace
-
     def full(source, target):
-        if Path(target).name == "config.json":
-            raise OSError(errno.ENOSPC, "No space left on device", str(target))
-        replace(source, target)
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
     monkeypatch.setattr(os, "replace", full)
-    message = one_line(capsys, "train", "video-ut", *BRIEF, "--out", str(tmp_path / "run"), status=1)
-    assert message.startswith(f"descend: {tmp_path / 'run' / 'config.json'} can't be written: No space left on device")
-    assert message.endswith("--resume")
-    assert not (tmp_path / "run" / "config.json").exists()
+    _, err = said(capsys, "train", *BRIEF, "--quiet", "--out", tmp_path / "run", status=1)
+    file = tmp_path / "run" / "config.json"
+    assert err.startswith(f"descend: {file} can't be written: No space left on device")
+    assert err.endswith("--resume\n") and not file.exists()
 
 
 def test_a_loss_that_is_not_finite_is_one_line(capsys, tmp_path):
-    message = one_line(
-        capsys,
-        *["train", "video-ut", *BRIEF, "--out", str(tmp_path / "run"), "--max-grad-norm", "0", "--quiet"],
-        *["--learning-rate", "1e30", "--max-steps", "50", "--eval-strategy", "no", "--alpha", "0.6"],
-        status=1,
-    )
-    found = re.search(r"step (\d+): the loss of layer \[1, 2\] is not finite", message)
+    flags = ["--learning-rate", "1e30", "--max-grad-norm", "0", "--alpha", "0.6", "--max-steps", "50", "--quiet"]
+    _, line = said(capsys, "train", *BRIEF, *flags, "--eval-strategy", "no", "--out", tmp_path / "run", status=1)
+    found = re.search(r"step (\d+): the loss of layer \[1, 2\] is not finite", line)
     assert found and int(found[1]) > 1
-    assert "there is no checkpoint to go on from" in message  # none was due before it
+    assert "there is no checkpoint to go on from" in line  # none was due before it
 
 
 def test_an_infeasible_end_is_loud(capsys, tmp_path):
-    train = ["train", "video-ut", *BRIEF, "--alpha", "0.9", "--quiet", "--out", str(tmp_path / "run")]
-    out, err = words(capsys, *train)
+    train = ["train", *BRIEF, "--alpha", "0.9", "--quiet", "--out", tmp_path / "run"]
+    out, err = said(capsys, *train)
     assert out.startswith(f"trained {tmp_path / 'run'}: Open: ")  # a few clips prove nothing
     assert "So far layers 1, 2 miss their bounds by more than 1% on the validation data." in out
     assert f"WARNING: {tmp_path / 'run'} ends open, and misses a bound so far." in err
     (tmp_path / "run" / "best_feasible").mkdir()
-    _, err = words(capsys, *train, "--resume")
-    assert f"descend evaluate {tmp_path / 'run'} --model best_feasible" in err
+    assert f"descend evaluate {tmp_path / 'run'} --model best_feasible" in said(capsys, *train, "--resume")[1]
 
 
 @pytest.mark.parametrize(
@@ -483,41 +423,14 @@ def test_levels_are_a_list_or_a_range(text, expected):
     assert levels(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "a", "0:1", "0:1:2:3", "0:1:0", "-1", "1,-1", "nan", "inf", "0:-1:1", "0,,1"])
-def test_levels_that_are_none_are_refused(text):
-    with pytest.raises(InputError, match="noise must be levels"):
-        levels(text)
-
-
-# --- quiet, and not
-
-
-def one_after_the_other(*commands: list[str]) -> list[str]:
-    """Python that runs commands in one process, which imports once."""
-    return [sys.executable, "-c", f"from descend.cli import main\nassert not any(map(main, {list(commands)!r}))"]
-
-
-def test_quiet_without_a_terminal(tmp_path):
-    training = ["train", "video-ut", *BRIEF, "--method", "erm", "--out", "run"]
-    command = one_after_the_other(training, ["evaluate", "run", "--noise", "0.8"])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["scenes", "Training noise"]  # no progress
-    trained, found, *answer, page = done.stdout.splitlines()
-    assert trained == "trained run" and "rmse" in found and len(answer) > 3 and page == "run/report.html"
-
-
-def on_terminal(*commands: list[str], cwd: Path) -> str:
-    """What commands show on a terminal of 100 columns."""
+def test_bars_with_the_time_left_on_a_terminal(tmp_path):
+    """One of 100 columns; both commands in one process, which imports once."""
+    brief = ["--max-steps", "30", "--logging-steps", "1", "--method", "erm", "--out", "run"]
+    commands = [["train", *BRIEF, *brief], ["evaluate", "run", "--noise", "0,0.4,0.8"]]
+    code = f"from descend.cli import main\nassert not any(map(main, {commands!r}))"
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, 100))
-    process = subprocess.Popen(
-        one_after_the_other(*commands),
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        cwd=cwd,
-    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=slave, stdout=slave, stderr=slave, cwd=tmp_path)
     os.close(slave)
     shown = b""
     with contextlib.suppress(OSError):  # the other side is closed
@@ -525,17 +438,8 @@ def on_terminal(*commands: list[str], cwd: Path) -> str:
             shown += part
     os.close(master)
     assert process.wait(timeout=120) == 0, shown.decode()
-    return shown.decode()
-
-
-def test_bars_with_the_time_left_on_a_terminal(tmp_path):
+    training, trained, judging = shown.decode().partition("trained run")
     remaining = r"\d\d:\d\d<\d\d:\d\d"
-    brief = [*BRIEF, "--max-steps", "30", "--logging-steps", "1", "--method", "erm"]
-    evaluation = ["evaluate", "run", "--noise", "0,0.4,0.8"]
-    shown = on_terminal(["train", "video-ut", *brief, "--out", "run"], evaluation, cwd=tmp_path)
-    training, trained, judging = shown.partition("trained run")
-    assert re.search(rf"30/30 \[{remaining}", training)
-    assert re.search(r"loss=\d\.\d", training)
-    assert trained and shown.startswith("loading libraries …")
-    assert "{'" not in training  # no line per log
-    assert re.search(rf"evaluating: .*\[{remaining}", judging)
+    assert training.startswith("loading libraries …") and re.search(rf"30/30 \[{remaining}", training)
+    assert re.search(r"loss=\d\.\d", training) and "{'" not in training  # no line per log
+    assert trained and re.search(rf"evaluating: .*\[{remaining}", judging)

@@ -20,7 +20,8 @@ main([])
 """
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(folder / "offered")}
     asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), **shell}
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | asked, capture_output=True, timeout=60)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, timeout=60, cwd=folder)
     assert done.returncode == 0, done.stderr
     return [word.strip() for word in (folder / "offered").read_text().splitlines()]
 
@@ -33,21 +34,14 @@ main([])
         ("descend train video-ut --dual-warmup", ["--dual-warmup-steps", "--dual-warmup-epochs"]),
         ("descend train llm-sft --packing-", ["--packing-strategy"]),
         ("descend train video-ut --method l", ["linear", "layerskip"]),
-        ("descend sweep text-r", ["text-roberta"]),
         ("descend sweep text-ut --trunc", ["--truncate"]),
-        ("descend evaluate run --shift u", ["uniform"]),
-        ("descend den", ["denoise"]),
+        ("descend train video-ut --data cl", ["clips/"]),
         ("descend denoise run --la", ["--layer"]),
     ],
 )
 def test_a_shell_is_offered_what_fits(tmp_path, line, offered):
-    assert completed(line, tmp_path) == offered
-
-
-def test_files_are_offered_for_paths(tmp_path, monkeypatch):
     (tmp_path / "clips").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert completed("descend train video-ut --data cl", tmp_path) == ["clips/"]
+    assert completed(line, tmp_path) == offered
 
 
 def test_bash_completes_by_the_printed_code(tmp_path):
@@ -64,16 +58,8 @@ echo "${COMPREPLY[@]}"
     assert (done.stdout.split(), done.stderr) == (["evaluate"], "")
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_their_own_code(shell):
-    command = [sys.executable, "-m", "descend", "completion", shell]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and {"zsh": "#compdef descend", "fish": "__fish_descend_complete"}[shell] in done.stdout
-
-
-@pytest.mark.parametrize("shell", ["fish", "zsh"])
-def test_a_shell_that_shows_descriptions_gets_them(tmp_path, shell):
-    for command in ("train", "sweep"):
-        offered = completed(f"descend {command} video-", tmp_path, _ARGCOMPLETE_SHELL=shell, _ARGCOMPLETE_DFS="\t")
-        assert len(offered) == 3 and "SUPPRESS" not in " ".join(offered)
-        assert all(RECIPES.about(name) in " ".join(offered) for name in RECIPES if name.startswith("video"))
+@pytest.mark.parametrize(("shell", "command"), [("fish", "train"), ("zsh", "sweep")])
+def test_a_shell_that_shows_descriptions_gets_them(tmp_path, shell, command):
+    offered = completed(f"descend {command} video-", tmp_path, _ARGCOMPLETE_SHELL=shell, _ARGCOMPLETE_DFS="\t")
+    assert len(offered) == 3 and "SUPPRESS" not in " ".join(offered)
+    assert all(RECIPES.about(name) in " ".join(offered) for name in RECIPES if name.startswith("video"))

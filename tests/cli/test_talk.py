@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from descend import InputError, progress
+from descend import progress
 from descend.cli import main
 
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "3", "--use-cpu", "--method", "erm"]
@@ -15,13 +15,8 @@ TEXT = [*SHORT, "--hidden-size", "16", "--max-length", "60", "--eval-strategy", 
 VIDEO = ["train", "video-ut", *SHORT, "--window", "2", "--stride", "40"]
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """A line of progress at every step."""
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-
-
-def test_training_and_evaluation_say_how_far_they_are(tmp_path, capsys, always):
+def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_result_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.0)  # a line at every step
     assert main([*VIDEO, "--logging-steps", "1", "--out", str(tmp_path / "run")]) == 0
     about, *lines = capsys.readouterr().err.splitlines()[1:]
     assert about.startswith("Training noise: standard deviation ")
@@ -29,26 +24,26 @@ def test_training_and_evaluation_say_how_far_they_are(tmp_path, capsys, always):
     assert "left" in lines[1] and "loss" in lines[1]
     assert main(["evaluate", str(tmp_path / "run"), "--noise", "0"]) == 0
     assert "evaluating: " in capsys.readouterr().err
-
-
-def test_quiet_says_the_result_alone(tmp_path, capsys, always):
-    assert main([*VIDEO, "--quiet", "--out", str(tmp_path / "run")]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--noise", "0", "--quiet"]) == 0
     out, err = capsys.readouterr()
-    assert err == "" and [line[:7] for line in out.splitlines()][:2] == ["trained", "UT-2 er"]
+    assert err == "" and out.startswith("UT-2 erm on scenes: ")
     assert progress.QUIET not in os.environ  # the next command is not quiet
 
 
-def test_no_library_says_anything(tmp_path):
-    trained = ["llm-sft", "text-distilbert"]
-    code = f"""
-from descend.cli import main
-print([main(["train", recipe, *{TEXT!r}, "--out", recipe]) for recipe in {trained!r}])
-"""
+def test_no_library_says_anything_and_no_bar_is_drawn_without_a_terminal(tmp_path):
+    """In one process of its own, which imports once."""
+    trained = [["train", recipe, *TEXT, "--out", recipe] for recipe in ("llm-sft", "text-distilbert")]
+    commands = [*trained, [*VIDEO, "--out", "run"], ["evaluate", "run", "--noise", "0.8"]]
+    code = f"from descend.cli import main\nprint(list(map(main, {commands!r})))"
     command = [sys.executable, "-W", "default", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "trained llm-sft\ntrained text-distilbert\n[0, 0]\n")
-    assert "FutureWarning" not in done.stderr and "deprecated" not in done.stderr, done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["trained llm-sft", "trained text-distilbert", "trained run"] and "rmse" in lines[3]
+    assert len(lines) > 7 and lines[-2:] == ["run/report.html", "[0, 0, 0, 0]"]
+    assert "generated imdb: 1,600 samples to train on, 400 for validation, 500 for test." in done.stderr
+    assert "Training noise: γ = 1 on the embeddings, in units of their standard deviation σ_x" in done.stderr
+    assert not any(word in done.stderr for word in ("FutureWarning", "deprecated", "%|")), done.stderr
 
 
 def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, monkeypatch):
@@ -56,14 +51,8 @@ def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, mo
     monkeypatch.setattr(logger, "level", logger.level)
     monkeypatch.setattr(logger, "handlers", [])
     seen = {}
-
-    def evaluate(*_, **__):
-        seen.update(os.environ)
-        raise InputError("no more")
-
-    monkeypatch.setattr("descend.run.evaluate", evaluate)
-    assert main([*VIDEO, "--quiet", "--out", str(tmp_path / "run")]) == 0
-    assert main(["evaluate", str(tmp_path / "run"), "--log-level", "debug"]) == 2
+    monkeypatch.setattr("descend.run.evaluate", lambda *_, **__: seen.update(os.environ) or sys.exit(3))
+    (tmp_path / "config.json").write_text('{"recipe": "video-ut"}')
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path), "--log-level", "debug"])
     assert logger.level == logging.DEBUG and seen["TRANSFORMERS_VERBOSITY"] == "debug"
-    assert main(["evaluate", str(tmp_path / "run"), "--log-level", "loud"]) == 2
-    assert "'loud'" in capsys.readouterr().err

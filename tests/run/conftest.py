@@ -1,4 +1,4 @@
-"""Data and small pretrained models that the tests of runs share."""
+"""Data, small pretrained models and finished runs that the tests of runs share."""
 
 import json
 import shutil
@@ -8,11 +8,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
+from descend.cli import main
 from descend.models import MeanPooledConfig, MeanPooledForSequenceClassification
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
 from tests.support.networks import PIXELS, causal, image_network, network
+from tests.support.runs import train
 from tests.support.texts import review_folder
 
+UNSAVED = "--use-cpu --eval-strategy no --save-strategy no --no-load-best-model-at-end"
+SAVED = """--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu
+    --logging-steps 1 --dual-warmup-steps 0"""
+SMALL = f"--depth 3 --hidden-size 32 --heads 2 --max-length 60 --max-steps 12 {UNSAVED}"
 FAMILIES = ("distilbert", "bert", "roberta", "modernbert", "deberta-v2", "llama")
 
 
@@ -54,6 +60,34 @@ def models(tmp_path_factory) -> Path:
     processing |= {"image_processor_type": "BitImageProcessor"}
     (place / "backbone" / "preprocessor_config.json").write_text(json.dumps(processing))
     return place
+
+
+def trained(out: Path, recipe: str, settings: str, *more: object) -> Path:
+    """The folder of a run that `descend train` has finished."""
+    assert main(["train", recipe, *settings.split(), *map(str, more), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Path:
+    """A run of UT on videos, evaluated; read it, don't change it."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    assert train(out) == 0 and main(["evaluate", str(out), "--noise", "0,0.8,1.6"]) == 0
+    return out
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory, reviews) -> Path:
+    """A run of DistilBERT on reviews; it may be evaluated."""
+    sizes = "--depth 3 --hidden-size 16 --max-length 30 --dual-lr 0.1 --learning-rate 0.01"
+    return trained(tmp_path_factory.mktemp("text") / "run", "text-distilbert", f"{SAVED} {sizes}", "--data", reviews)
+
+
+@pytest.fixture(scope="session")
+def language(tmp_path_factory) -> Path:
+    """A run of Llama on generated instructions; it may be evaluated."""
+    flags = "--data generated --alpha 0.1 --cap 3 --dual-lr 0.5 --exit-share 0.25 --noise 0.5"
+    return trained(tmp_path_factory.mktemp("llm") / "run", "llm-sft", f"{SMALL} {flags}")
 
 
 @pytest.fixture

@@ -7,19 +7,9 @@ import pytest
 from PIL import Image
 
 from descend import DescentDenoiser
-from descend.cli import main
 from descend.tasks.video import find_clips
 from tests.support.runs import refused, said
 from tests.support.sources import write_frames, write_video
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("denoise") / "run"
-    flags = ["--depth", "2", "--window", "2", "--stride", "30", "--max-steps", "2", "--use-cpu", "--method", "erm"]
-    saving = ["--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
-    assert main(["train", "video-ut", "--data", "generated", *flags, *saving, "--out", str(folder)]) == 0
-    return folder
 
 
 def pictures(folder, end=""):
@@ -27,40 +17,41 @@ def pictures(folder, end=""):
     return np.stack([np.asarray(Image.open(file)) for file in files])
 
 
-def test_every_frame_of_every_clip_is_written(run, tmp_path, capsys):
+def test_every_frame_of_every_clip_is_written(finished, tmp_path, capsys):
     write_video(tmp_path / "clips/a.avi", 35)  # more than one block, and no whole number of windows
     write_video(tmp_path / "clips/holiday/b.mp4", 1, size=(48, 64))
-    out, _ = said(capsys, "denoise", run, "--data", tmp_path / "clips", "--out", tmp_path / "out")
+    out, _ = said(capsys, "denoise", finished, "--data", tmp_path / "clips", "--out", tmp_path / "out")
     written, trained = out.splitlines()
     assert written == f"{tmp_path / 'out'}: 36 frames of 2 clips after layer 2 of 2."
-    denoiser = DescentDenoiser.from_pretrained(run)
+    denoiser = DescentDenoiser.from_pretrained(finished)
     assert f"standard deviation {denoiser.noise_std:.0f} of 255" in trained
     for clip in find_clips(tmp_path / "clips", None):
         assert np.array_equal(pictures(tmp_path / "out" / clip.name), denoiser.denoise(clip.files[0]))
 
 
-def test_a_trial_adds_noise_and_measures_the_error(run, tmp_path, capsys):
+def test_a_trial_adds_noise_and_measures_the_error(finished, tmp_path, capsys):
     write_frames(tmp_path / "clip", 9, suffix=".png", size=(160, 160))
     words = ["--data", tmp_path / "clip", "--out", tmp_path / "out", "--layer", "1", "--noise", "0.5", "--quiet"]
-    out, err = said(capsys, "denoise", run, *words)
+    out, err = said(capsys, "denoise", finished, *words)
     assert err == "" and "after layer 1 of 2" in out
     clean, noisy = pictures(tmp_path / "clip").astype(float), pictures(tmp_path / "out/clip", "_noisy")
     before, after = map(float, re.findall(r"(\d+\.\d) (?:with it|denoised)", out))
-    denoiser = DescentDenoiser.from_pretrained(run)
+    denoiser = DescentDenoiser.from_pretrained(finished)
     assert before == pytest.approx(denoiser.noise_std * 0.5 / 0.8, rel=0.01)
     assert after == pytest.approx(np.sqrt(np.square(pictures(tmp_path / "out/clip") - clean).mean()), abs=0.06)
     inner = (noisy > 0) & (noisy < 255)
     assert np.abs((noisy - clean)[inner]).max() > 20  # noise is in the pictures
 
 
-def test_an_export_denoises_as_the_first_layers_of_its_run_do(run, tmp_path, capsys):
+def test_an_export_denoises_as_the_first_layers_of_its_run_do(finished, tmp_path, capsys):
     write_video(tmp_path / "a.avi", 4)
-    said(capsys, "export", run, "--layers", "1", "--out", tmp_path / "first")
+    out, _ = said(capsys, "export", finished, "--layers", "1", "--out", tmp_path / "first")
+    assert "share one set of weights" in out and "runs 1 time" in out and "vllm" not in out
     given = ["--data", tmp_path / "a.avi", "--noise", "1", "--out"]
     said(capsys, "denoise", tmp_path / "first", *given, tmp_path / "export")
-    said(capsys, "denoise", run, *given, tmp_path / "run", "--layer", "1")
+    said(capsys, "denoise", finished, *given, tmp_path / "run", "--layer", "1")
     assert np.array_equal(pictures(tmp_path / "export/a"), pictures(tmp_path / "run/a"))
-    whole, first = map(DescentDenoiser.from_pretrained, (run, tmp_path / "first"))
+    whole, first = map(DescentDenoiser.from_pretrained, (finished, tmp_path / "first"))
     assert first.noise_std == whole.noise_std
     line = refused(capsys, "evaluate", tmp_path / "first")
     assert f"are written by descend denoise {tmp_path / 'first'} --data PATH" in line

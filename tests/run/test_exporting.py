@@ -1,8 +1,6 @@
 """`descend export`: the first K layers of a run, chosen or given, and what is refused."""
 
 import json
-import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -12,35 +10,17 @@ from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from descend.cli import main
-from descend.errors import InputError
-from descend.models import UT, LayeredCausalLM, LayeredClassifier
+from descend import InputError, run
+from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.results import read_summary
 from descend.results.findings import first_within
-from descend.run import export_model
+from tests.run.conftest import SMALL, trained
 from tests.support import own
+from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.networks import causal, network
 from tests.support.runs import refused, said
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "export.md").read_text(encoding="utf-8")
-STEPS = ["--max-steps", "4", "--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end"]
-TEXT = ["--depth", "3", "--hidden-size", "16", "--max-length", "30", "--use-cpu", *STEPS]
-VIDEO = ["--depth", "3", "--window", "2", "--stride", "30", "--use-cpu", *STEPS]
-
-
-def train(folder: Path, recipe: str, *flags: object) -> Path:
-    assert main(["train", recipe, "--data", "generated", "--out", str(folder), *map(str, flags)]) == 0
-    return folder
-
-
-@pytest.fixture(scope="module")
-def language(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("llm") / "run", "llm-sft", *TEXT, "--noise", "0.5")
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory, reviews):
-    return train(tmp_path_factory.mktemp("text") / "run", "text-distilbert", *TEXT, "--data", reviews)
+PAGE = ROOT / "docs" / "guides" / "export.md"
 
 
 def texts(model):
@@ -89,7 +69,7 @@ def test_evaluate_takes_an_exported_classifier_whose_card_says_where_it_comes_fr
     assert cut.layer_losses[0] == pytest.approx(whole.layer_losses[0][:3], rel=1e-5)
     for name in ("method", "seed", "strength", "train_noise", "temperature"):
         assert getattr(alone, name) == getattr(whole, name), name
-    assert (cut.method, cut.temperature) == (whole.method, whole.temperature)
+    assert (cut.method, cut.temperature) == (whole.method, whole.temperature) and "first 2 layers" in cut.note
     assert "did not ask" in cut.verdict and "did not ask" not in alone.verdict
     card = ModelCard.load(tmp_path / "two" / "README.md")
     assert "first 2 of 3 layers" in card.text and "descend train text-distilbert" in card.text
@@ -97,33 +77,20 @@ def test_evaluate_takes_an_exported_classifier_whose_card_says_where_it_comes_fr
     assert results == {level: pytest.approx(whole.layer_metrics[level][2], rel=1e-5) for level in (0, 1)}
 
 
-def test_what_a_shared_layer_means(tmp_path, capsys):
-    ut = train(tmp_path / "ut", "video-ut", *VIDEO)
-    out, _ = said(capsys, "export", ut, "--layers", "2", "--out", tmp_path / "ut2")
-    assert "share one set of weights" in out and "runs 2 times" in out and "vllm" not in out
-    whole, cut = UT.from_pretrained(ut / "model"), UT.from_pretrained(tmp_path / "ut2")
-    patches = torch.rand(1, 2, 4, 256, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(cut(patches).reconstruction, list(whole.predictions(patches))[2])
-
-
-def test_adapters_are_merged_and_the_type_of_weights_is_kept(language, tmp_path, capsys):
-    half = tmp_path / "half"
-    shutil.copytree(language, half)
+def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights_is_kept(language, tmp_path, capsys):
+    half = shutil.copytree(language, tmp_path / "half")
     AutoModelForCausalLM.from_pretrained(half / "model", dtype=torch.bfloat16).save_pretrained(half / "model")
     said(capsys, "export", half, "--layers", "1", "--out", tmp_path / "bf16")
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "bf16").dtype == torch.bfloat16
 
-    flags = ["--model", language / "model", "--lora", "q_proj,lm_head", "--learning-rate", "0.1"]
-    run = train(tmp_path / "lora", "llm-sft", *TEXT, *flags)
-    assert "PEFT" not in (run / "model" / "README.md").read_text()
-    out, _ = said(capsys, "export", run, "--layers", "2", "--out", tmp_path / "merged")
+    settings = f"{SMALL} --data generated --lora q_proj,lm_head --noise 0.5 --packing --learning-rate 0.05 --method erm"
+    lora = trained(tmp_path / "lora", "llm-sft", settings, "--model", language / "model")
+    assert (lora / "model" / "adapter_config.json").is_file()
+    before, after = (run.evaluate(each, noise=[0.0]).layer_losses[0][-1] for each in (language, lora))
+    assert after < before - 0.1  # it has learned more, and what it learned was loaded again
+    assert "PEFT" not in (lora / "model" / "README.md").read_text()
+    out, _ = said(capsys, "export", lora, "--layers", "2", "--out", tmp_path / "merged")
     assert "holds adapters" in out and "vllm serve WHOLE" in out
-    from peft import AutoPeftModelForCausalLM
-
-    whole = AutoPeftModelForCausalLM.from_pretrained(run / "model").eval()
-    cut = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-    expected = list(LayeredCausalLM(whole).predictions(texts(cut)))[2]
-    torch.testing.assert_close(cut(**texts(cut)).logits, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monkeypatch):
@@ -131,29 +98,23 @@ def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monke
     shutil.copytree(language, tmp_path / "runs" / "llm")
     shutil.copytree(classifier, tmp_path / "runs" / "imdb")
     shutil.copytree(classifier / "model", tmp_path / "saved")
-    commands = re.findall(r"^    (descend export .*)$", PAGE, re.MULTILINE)
-    assert len(commands) == 3
-    for command in commands:
-        said(capsys, *shlex.split(command)[1:])
+    exports = [line for line in commands(PAGE) if line.startswith("descend export ")]
+    assert len(exports) == 3
+    for line in exports:
+        said(capsys, *words_of(line))
     scope: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+    for block in python_blocks(PAGE):
         exec(block, scope)
-    settings = scope["inputs"] | {"do_sample": False}
-    model, draft = scope["model"], scope["draft"]
-    assert torch.equal(model.generate(**settings, assistant_model=draft), model.generate(**settings))
+    assert scope["draft"].config.num_hidden_layers == 2
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_a_model_of_a_script_is_exported_and_stays_whole(tmp_path, lora):
-    model = network("distilbert").eval()
-    if lora:
-        model = get_peft_model(
-            model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"], init_lora_weights=False)
-        )
+def test_a_model_of_a_script_is_exported_with_its_adapters_and_stays_whole(tmp_path):
+    adapters = LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"], init_lora_weights=False)
+    model = get_peft_model(network("distilbert"), adapters).eval()
     inputs = {"input_ids": torch.arange(5, 11)[None]}
     with torch.no_grad():
-        exits = list(LayeredClassifier(model.eval()).predictions(inputs))
-        export_model(model, 2, tmp_path / "two")
+        exits = list(LayeredClassifier(model).predictions(inputs))
+        run.export_model(model, 2, tmp_path / "two")
         cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "two").eval()
         torch.testing.assert_close(cut(**inputs).logits, exits[2], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(model(**inputs).logits, exits[3])
@@ -180,7 +141,7 @@ def unsampled():
 def test_what_export_model_refuses(tmp_path, model, layers, place, message):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=message):
-        export_model(model, layers, tmp_path / place)
+        run.export_model(model, layers, tmp_path / place)
     assert not (tmp_path / "out").exists()
 
 

@@ -16,21 +16,8 @@ from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.results import read_config, read_json, read_summary
 from examples import convert_llama2c as llama2c
-from tests.support.runs import said
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-SHORT = """--max-length 60 --max-steps 12 --eval-strategy no --save-strategy no --no-load-best-model-at-end"""
-SMALL = ["--data", "generated", "--depth", "3", "--hidden-size", "32", "--heads", "2", *SHORT.split()]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    from descend.cli import main
-
-    folder = tmp_path_factory.mktemp("llm") / "run"
-    flags = ["--alpha", "0.1", "--cap", "3", "--dual-lr", "0.5", "--exit-share", "0.25", "--noise", "0.5"]
-    assert main(["train", "llm-sft", "--out", str(folder), *SMALL, *flags]) == 0
-    return folder
+from tests.run.conftest import SMALL, UNSAVED, trained
+from tests.support.runs import refused, said
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +31,30 @@ def prompts(tmp_path_factory):
     return file
 
 
-def test_a_run_is_evaluated_with_all_that_a_classifier_is(run, capsys):
-    out, _ = said(capsys, "evaluate", run, "--noise", "0,0.5,1", "--exit")
+def test_a_run_is_evaluated_with_all_that_a_classifier_is(language, capsys):
+    out, _ = said(capsys, "evaluate", language, "--noise", "0,0.5,1", "--exit")
     assert re.search(r"Llama-3 constrained on generated instructions: mean token_accuracy", out)
     assert "Drafting by the first" in out
-    found = read_summary(run)
+    found = read_summary(language)
     assert found.metric == "token_accuracy" and len(found.layer_losses[0.5]) == 4
     assert found.groups == 250 < found.samples  # texts are independent, their tokens are not
     assert len(found.violations) == 3 and found.ratios.by_layer and found.settled_layer
     drafts = found.speculation.layers
     assert [one.layer for one in drafts] == [1, 2] and all(0 <= one.acceptance <= 1 for one in drafts)
     assert [one.speed > 0 for one in drafts if one.speed is not None] == [True]
-    page = (run / "report.html").read_text()
+    page = (language / "report.html").read_text()
     assert "tokens are accepted" in page and "Token accuracy" in page
-    training = read_config(run).training
+    training = read_config(language).training
     assert (training["exit_share"], training["max_length"]) == (0.25, 60)
 
 
-def test_the_losses_of_a_summary_are_those_of_the_saved_model(run, capsys):
+def test_the_losses_of_a_summary_are_those_of_the_saved_model(language, capsys):
     """By Transformers alone: hidden states, final norm and head, one text at a time."""
-    said(capsys, "evaluate", run, "--noise", "0")
-    found, recipe = read_summary(run), RECIPES["llm-sft"](**read_config(run).settings)
-    model = AutoModelForCausalLM.from_pretrained(run / "model").eval()
+    said(capsys, "evaluate", language, "--noise", "0")
+    found, recipe = read_summary(language), RECIPES["llm-sft"](**read_config(language).settings)
+    model = AutoModelForCausalLM.from_pretrained(language / "model").eval()
     total, count, right = torch.zeros(4, dtype=torch.float64), 0, 0
-    for row in recipe.load(recipe.restore(str(run / "model"))).test:
+    for row in recipe.load(recipe.restore(str(language / "model"))).test:
         ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])[1:]
         with torch.no_grad():
             answer = model(input_ids=ids, output_hidden_states=True)
@@ -81,9 +68,9 @@ def test_the_losses_of_a_summary_are_those_of_the_saved_model(run, capsys):
     assert found.layer_losses[0] == pytest.approx((total / count).tolist(), rel=1e-4)
 
 
-def test_answers_are_alpacaevals(run, prompts, tmp_path, capsys):
+def test_answers_are_alpacaevals(language, prompts, tmp_path, capsys):
     flags = ["--out", tmp_path / "a.json", "--max-new-tokens", "6", "--noise", "0"]
-    out, _ = said(capsys, "complete", run, "--prompts", prompts, *flags)
+    out, _ = said(capsys, "complete", language, "--prompts", prompts, *flags)
     assert out == f"{tmp_path / 'a.json'}: 6 answers; left out 1 whose prompt fills the context\n"
     rows = read_json(tmp_path / "a.json")
     assert {tuple(row) for row in rows} == {("instruction", "output", "generator", "dataset")}
@@ -94,10 +81,11 @@ def test_answers_are_alpacaevals(run, prompts, tmp_path, capsys):
     assert "<script>" not in page and "&lt;script&gt;" in page and page.count("<td ") == 2 * 6
 
 
-def test_noise_moves_answers_and_an_interrupted_file_goes_on(run, prompts, tmp_path, capsys):
+def test_noise_moves_answers_and_an_interrupted_file_goes_on(language, prompts, tmp_path, capsys):
     def ask(name, *more, status=0):
         flags = ["--max-new-tokens", "6", "--noise", "1.5", "--batch-size", "2", *more]
-        return said(capsys, "complete", run, "--prompts", prompts, "--out", tmp_path / name, *flags, status=status)[1]
+        words = ["complete", language, "--prompts", prompts, "--out", tmp_path / name, *flags]
+        return said(capsys, *words, status=status)[1]
 
     for name in ("whole.json", "again.json"):
         ask(name)
@@ -105,8 +93,8 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(run, prompts, tmp_p
     # As a kill leaves it: two whole batches, a third begun and a line cut in two.
     lines = [json.dumps(row) for row in read_json(tmp_path / "whole.json")]
     lines.insert(1, "null")
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (run / "config.json", prompts)]
-    header = {"run": str(run.absolute()), "model": "model", "trained": digests[0], "prompts": 7}
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (language / "config.json", prompts)]
+    header = {"run": str(language.absolute()), "model": "model", "trained": digests[0], "prompts": 7}
     header |= {"prompts_file": digests[1], "noise": 1.5, "max_new_tokens": 6, "batch_size": 2, "seed": 0}
     begun = "\n".join([json.dumps(header), *lines[:4], lines[4].replace("d", "x"), lines[5][:9]])
     (tmp_path / "half.json.partial").write_text(begun)
@@ -125,8 +113,8 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(run, prompts, tmp_p
 
 
 def test_an_answer_has_its_own_room_whatever_is_beside_it(tmp_path, capsys):
-    run = tmp_path / "run"  # of a model that has not learned to stop
-    said(capsys, "train", "llm-sft", "--out", run, *SMALL, "--learning-rate", "0", "--method", "erm")
+    # Of a model that has not learned to stop.
+    run = trained(tmp_path / "run", "llm-sft", f"{SMALL} --data generated --learning-rate 0 --method erm")
     rows = [{"instruction": "say these words again", "input": "red sun"}, {"instruction": "red " * 495}]
     (tmp_path / "p.json").write_text(json.dumps(rows))
     found = []
@@ -137,47 +125,29 @@ def test_an_answer_has_its_own_room_whatever_is_beside_it(tmp_path, capsys):
     assert found[0] == found[1] and len(found[0][0].split()) > len(found[0][1].split())
 
 
-def test_adapters_are_trained_saved_and_evaluated(tmp_path, run, capsys):
-    flags = ["--model", run / "model", "--lora", "q_proj,lm_head", "--noise", "0.5", "--packing"]
-    flags += ["--learning-rate", "0.05", "--method", "erm"]
-    said(capsys, "train", "llm-sft", "--out", tmp_path / "run", *SMALL, *flags)
-    assert (tmp_path / "run" / "model" / "adapter_config.json").is_file()
-    for folder in (run, tmp_path / "run"):
-        said(capsys, "evaluate", folder, "--noise", "0")
-    before, after = (read_summary(folder).layer_losses[0][-1] for folder in (run, tmp_path / "run"))
-    assert after < before - 0.1  # it has learned more, and what it learned was loaded again
-
-
-def test_a_pretrained_model_is_cut_and_asked_and_one_layer_drafts_nothing(models, prompts, run, tmp_path, capsys):
-    flags = ["--model", models / "causal", "--data", "generated", *SHORT.split(), "--keep-layers", "1"]
-    said(capsys, "train", "lm", "--out", tmp_path / "run", *flags, "--dual-warmup-steps", "0")
-    config, model = read_config(tmp_path / "run"), AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
+def test_a_pretrained_model_is_cut_and_asked_and_one_layer_drafts_nothing(models, prompts, language, tmp_path, capsys):
+    settings = f"{UNSAVED} --data generated --max-length 60 --max-steps 4 --keep-layers 1 --dual-warmup-steps 0"
+    run = trained(tmp_path / "run", "lm", settings, "--model", models / "causal")
+    config, model = read_config(run), AutoModelForCausalLM.from_pretrained(run / "model")
     assert (config.model, config.depth, config.settings["noise"]) == ("Llama-1", 1, 0.0)
     assert (model.config.num_hidden_layers, model.dtype) == (1, torch.float32)
-    out, _ = said(capsys, "evaluate", tmp_path / "run", "--noise", "0", "--exit")
-    assert "Drafting" not in out and read_summary(tmp_path / "run").speculation is None
+    out, _ = said(capsys, "evaluate", run, "--noise", "0", "--exit")
+    assert "Drafting" not in out and read_summary(run).speculation is None
     answers = ["--prompts", prompts, "--max-new-tokens", "2", "--limit", "1", "--out", tmp_path / "answers.json"]
-    said(capsys, "complete", tmp_path / "run", *answers)
+    said(capsys, "complete", run, *answers)
     (tmp_path / "long.json").write_text(json.dumps([{"instruction": "say " * 100, "output": "x"}] * 3))
     for words, message in (
-        ([tmp_path / "run", "--exit", "--risk", "0.01"], "--risk"),
-        ([run, "--noise", "0", "--data", tmp_path / "long.json"], "has no two prompts that leave room"),
+        ([run, "--exit", "--risk", "0.01"], "--risk"),
+        ([language, "--noise", "0", "--data", tmp_path / "long.json"], "has no two prompts that leave room"),
     ):
-        (line,) = said(capsys, "evaluate", *words, status=2)[1].splitlines()
-        assert message in line
+        assert message in refused(capsys, "evaluate", *words)
 
 
 # --- llama2.c
 
 
-def convert(folder, out):
-    command = [sys.executable, EXAMPLES / "convert_llama2c.py", folder, out]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True)
-
-
 def test_a_real_pretrained_model_is_converted_and_tuned(real_data, tmp_path, capsys):
-    done = convert(real_data / "weights" / "stories260K", tmp_path / "stories")
-    assert done.returncode == 0, done.stderr
+    llama2c.convert(real_data / "weights" / "stories260K", tmp_path / "stories")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "stories")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "stories")
     assert model.config.vocab_size == len(tokenizer) == 512 and model.config.num_key_value_heads == 4
@@ -187,9 +157,9 @@ def test_a_real_pretrained_model_is_converted_and_tuned(real_data, tmp_path, cap
     # Greedy merges of the best score, which is how llama2.c encodes.
     for text in ("The dog's ball, 3 times!", "né naïve ☃"):
         assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
-    words = ["--model", tmp_path / "stories", "--data", real_data / "alpaca" / "alpaca_data.json", "--noise", "1.5"]
-    words += [*SHORT.split(), "--max-length", "256", "--max-steps", "4", "--validation-share", "0.01"]
-    said(capsys, "train", "llm-sft", *words, "--out", tmp_path / "run")
+    given = ["--model", tmp_path / "stories", "--data", real_data / "alpaca" / "alpaca_data.json"]
+    settings = f"{UNSAVED} --noise 1.5 --max-length 256 --max-steps 4 --validation-share 0.01"
+    trained(tmp_path / "run", "llm-sft", settings, *given)
     flags = ["--limit", "3", "--max-new-tokens", "8", "--out", tmp_path / "o.json"]
     prompts = real_data / "alpaca_eval" / "alpaca_eval.json"
     said(capsys, "complete", tmp_path / "run", "--prompts", prompts, *flags)
@@ -208,5 +178,6 @@ def test_a_checkpoint_that_ends_early_is_refused(real_data, tmp_path):
         (tmp_path / "stories260K.bin").write_bytes(content)
         with pytest.raises(InputError, match=message):
             llama2c.convert(tmp_path, tmp_path / "out")
-    done = convert(tmp_path, tmp_path / "out")
+    script = [sys.executable, llama2c.__file__, str(tmp_path), str(tmp_path / "out")]
+    done = subprocess.run(script, capture_output=True, text=True)
     assert done.returncode == 1 and "ends early" in done.stderr and "Traceback" not in done.stderr

@@ -1,5 +1,6 @@
-"""Every recipe in a folder: a resumed run ends in the same bits, is evaluated, and its first layer is exported."""
+"""Every recipe in a folder: trained, resumed to the same bits, evaluated in one line, and its first layer exported."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -8,9 +9,9 @@ import pytest
 from descend.cli import main
 from descend.recipes import RECIPES
 from descend.results import read_summary
-from tests.support.runs import SETTINGS, assert_same_end
+from tests.run.conftest import SAVED
+from tests.support.runs import SETTINGS, assert_same_end, said
 
-STEPS = "--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu"
 TEXT = "--depth 2 --hidden-size 16 --max-length 30 --learning-rate 0.01 --dual-warmup-steps 0"
 CUT = "--keep-layers 2 --dual-warmup-steps 0"
 CASES = {
@@ -32,16 +33,19 @@ def test_every_recipe_is_here():
 
 
 @pytest.mark.parametrize("recipe", CASES)
-def test_a_resumed_run_ends_in_the_same_bits(recipe, here, capsys):
-    words = ["train", recipe, *CASES[recipe].split(), *STEPS.split(), "--out"]
-    assert main([*words, "whole/run"]) == 0
+def test_a_resumed_run_ends_in_the_same_bits_and_is_evaluated_and_exported(recipe, here, capsys):
+    words = ["train", recipe, *CASES[recipe].split(), *SAVED.split(), "--out"]
+    assert said(capsys, *words, "whole/run")[0].startswith("trained whole/run: ")
     shutil.copytree("whole", "half")
     for name in ("model", "checkpoint-4"):  # as it was after two steps
         shutil.rmtree(Path("half/run", name))
     Path("half/run/dual.safetensors").unlink()
     assert main([*words, "half/run", "--resume"]) == 0
     assert_same_end(Path("half/run"), Path("whole/run"), "checkpoint-4")
-    assert main(["evaluate", "half/run", "--noise", "0"]) == 0
+    out, err = said(capsys, "evaluate", "half/run", "--noise", "0,0.8")
     summary = read_summary(Path("half/run"))
-    assert summary.depth == 2 and summary.recipe == recipe and Path("half/run/report.html").is_file()
-    assert main(["export", "half/run", "--layers", "1", "--out", "one"]) == 0, capsys.readouterr().err
+    assert summary.depth == 2 and summary.recipe == recipe and err == ""
+    line, *_, page = out.splitlines()
+    known = rf"{summary.model} constrained on {summary.dataset}: mean {summary.metric} "
+    assert re.match(rf"{known}[\d.]+ over γ = 0 … 0.8 \([\d.]+, [\d.]+\)", line) and page == "half/run/report.html"
+    said(capsys, "export", "half/run", "--layers", "1", "--out", "one")

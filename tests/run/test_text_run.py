@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,82 +9,60 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from descend import DescentConfig, configure, run
+from descend import DescentConfig, InputError, configure, run
 from descend.cli import main
-from descend.errors import InputError
 from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
 from descend.results import read_config, read_summary
 from descend.tasks.text import Classification, generate_reviews
+from tests.run.conftest import SAVED, UNSAVED, trained
 from tests.support.runs import said
 from tests.support.texts import review_folder
 
-STEPS = """--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu
-    --logging-steps 1 --dual-warmup-steps 0 --max-length 30"""
-SMALL = ["--depth", "2", "--hidden-size", "16", "--dual-lr", "0.1", "--learning-rate", "0.01"]
+SMALL = f"{SAVED} --max-length 30"
 
 
-def train(out, recipe, *flags):
-    assert main(["train", recipe, *STEPS.split(), "--out", str(out), *map(str, flags)]) == 0
-    return out
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, reviews):
-    """A finished run on files; read it, don't change it."""
-    return train(tmp_path_factory.mktemp("finished") / "run", "text-ut", *SMALL, "--data", reviews)
-
-
-def test_a_run_keeps_the_tokenizer_and_the_sigma_of_the_trained_embedding(finished, reviews):
-    config, tokenizer = read_config(finished), AutoTokenizer.from_pretrained(finished / "model")
-    model = AutoModelForSequenceClassification.from_pretrained(finished / "model")
+def test_a_run_keeps_the_tokenizer_and_the_sigma_of_the_trained_embedding(classifier, reviews):
+    config, tokenizer = read_config(classifier), AutoTokenizer.from_pretrained(classifier / "model")
+    model = AutoModelForSequenceClassification.from_pretrained(classifier / "model")
     assert len(tokenizer) == model.config.vocab_size and model.config.id2label == {0: "neg", 1: "pos"}
-    assert (config.model, config.dataset) == ("UT-2", f"imdb, {reviews.name}")
-    recipe = RECIPES["text-ut"](data=str(reviews), depth=2, hidden_size=16, max_length=30)
-    parts = recipe.load(recipe.restore(str(finished / "model")))
+    assert (config.model, config.dataset) == ("DistilBERT-3", f"imdb, {reviews.name}")
+    recipe = RECIPES["text-distilbert"](**config.settings)
+    parts = recipe.load(recipe.restore(str(classifier / "model")))
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [48, 12, 60]
     sigma = Classification().sigma(model.get_input_embeddings(), parts.train)
     assert config.sigma == pytest.approx(sigma, rel=1e-6) != pytest.approx(model.config.initializer_range, rel=1e-3)
 
 
-def test_the_model_that_is_kept_is_the_best_one_and_its_multipliers_are_its_own(finished):
-    states = sorted(finished.glob("checkpoint-*/trainer_state.json"))
+def test_the_model_that_is_kept_is_the_best_one_and_its_multipliers_are_its_own(classifier):
+    states = sorted(classifier.glob("checkpoint-*/trainer_state.json"))
     best = json.loads(states[-1].read_text())["best_model_checkpoint"]
-    kept, chosen = load_file(finished / "model" / "model.safetensors"), load_file(f"{best}/model.safetensors")
+    kept, chosen = load_file(classifier / "model" / "model.safetensors"), load_file(f"{best}/model.safetensors")
     last = {"classifier.weight", "classifier.bias"}  # the head's last weights have taken up a temperature
     assert all(torch.equal(kept[name], value) for name, value in chosen.items() if name not in last)
     scales = torch.cat([(chosen[name] / kept[name]).flatten() for name in last])
-    torch.testing.assert_close(scales, torch.full_like(scales, read_config(finished).temperature))
+    torch.testing.assert_close(scales, torch.full_like(scales, read_config(classifier).temperature))
     multipliers = json.loads(Path(best, "descent_0.json").read_text())["dual"]["multipliers"]
-    assert load_file(finished / "dual.safetensors")["multipliers"].tolist() == multipliers[1:]
+    assert load_file(classifier / "dual.safetensors")["multipliers"].tolist() == multipliers[1:]
 
 
 @pytest.mark.parametrize(("shift", "top"), [("uniform", 3.5), ("laplace", 3.5), ("dropout", 0.7)])
-def test_a_run_is_judged_under_other_shifts_and_on_other_data(finished, tmp_path, shift, top):
-    plain, found = run.evaluate(finished, noise=[0.0, 0.5]), run.evaluate(finished, shift=shift)
+def test_a_run_is_judged_under_other_shifts_and_on_other_data(classifier, tmp_path, shift, top):
+    plain, found = run.evaluate(classifier, noise=[0.0, 0.5]), run.evaluate(classifier, shift=shift)
     assert (plain.shift, found.shift, plain.samples) == ("gaussian", shift, 60)
     assert found.noise[0] == 0 and found.noise[-1] == pytest.approx(top) and len(found.noise) == 8
-    at = run.evaluate(finished, noise=[0.0, 0.5], shift=shift).layer_losses
+    at = run.evaluate(classifier, noise=[0.0, 0.5], shift=shift).layer_losses
     assert at[0.0] == found.layer_losses[0.0] == plain.layer_losses[0.0] and at[0.5] != plain.layer_losses[0.5]
-    elsewhere = run.evaluate(finished, noise=[0.0], data=str(review_folder(tmp_path / "other")))
+    elsewhere = run.evaluate(classifier, noise=[0.0], data=str(review_folder(tmp_path / "other")))
     assert elsewhere.dataset.endswith("other") and elsewhere.sigma == plain.sigma
     with pytest.raises(InputError, match=r"gaussian, uniform, laplace, dropout.*'pink'"):
-        run.evaluate(finished, shift="pink")
-
-
-@pytest.mark.parametrize("recipe", ["text-distilbert", "text-roberta", "text-ut"])
-def test_activations_computed_again_change_nothing(recipe, tmp_path, reviews):
-    for name, flags in (("plain", []), ("again", ["--gradient-checkpointing"])):
-        train(tmp_path / name, recipe, *SMALL, "--data", reviews, "--dropout", "0", *flags)
-    one, other = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("plain", "again"))
-    for key, value in one.items():
-        torch.testing.assert_close(other[key], value, rtol=1e-4, atol=1e-5)
+        run.evaluate(classifier, shift="pink")
 
 
 def test_pairs_from_disk_end_to_end(real_data, tmp_path):
-    words = ["--dataset", "mnli", "--data", real_data / "mnli" / "nyu_tsv"]
-    words += ["--tokenizer", real_data / "tokenizers" / "bert-base-uncased"]
-    found = run.evaluate(train(tmp_path / "run", "text-ut", *SMALL, *words), noise=[0.0])
+    words = ["--data", real_data / "mnli" / "nyu_tsv", "--tokenizer", real_data / "tokenizers" / "bert-base-uncased"]
+    out = trained(tmp_path / "run", "text-ut", f"{SMALL} --depth 2 --hidden-size 16 --dataset mnli", *words)
+    found = run.evaluate(out, noise=[0.0])
     assert found.samples == 2000 and 600 < found.groups < 2000  # hypotheses on one premise are one group
     assert len(AutoTokenizer.from_pretrained(tmp_path / "run" / "model")) == 30522
 
@@ -124,19 +100,20 @@ def test_the_papers_recipes_start_from_pretrained_models_too(models, reviews, tm
     assert torch.equal(setup.model.get_input_embeddings().weight, start.get_input_embeddings().weight)
     chosen = configure("text-roberta", output_dir="run", **data, model=str(models / "roberta"))
     assert chosen.arguments.learning_rate == 3e-5 and chosen.recipe.completed().label == "RoBERTa-3"
-    linear = {"dataset": "mnli", "readout": "linear"}  # for 3 classes, where the model's own head has 2
-    recipe = RECIPES["text-distilbert"](data="generated", max_length=30, **linear, model=str(models / "distilbert"))
-    model = recipe.network(recipe.completed().load()).saved
+
+    def made(place):
+        linear = {"dataset": "mnli", "readout": "linear"}  # for 3 classes, where the model's own head has 2
+        recipe = RECIPES["text-distilbert"](data="generated", max_length=30, **linear, model=str(place))
+        return recipe.network(recipe.completed().load()).saved
+
+    model = made(models / "distilbert")
+    start = AutoModelForSequenceClassification.from_pretrained(models / "distilbert", dtype=torch.float32).base_model
     assert model.score.out_features == 3
-    start = AutoModelForSequenceClassification.from_pretrained(models / "distilbert", dtype=torch.float32)
-    for name, value in start.base_model.state_dict().items():
-        assert torch.equal(model.base_model.state_dict()[name], value), name
-    with torch.no_grad():
-        model.score.bias.copy_(torch.tensor([0.25, -0.25, 0]))
+    assert all(torch.equal(model.base_model.state_dict()[name], value) for name, value in start.state_dict().items())
+    torch.nn.init.constant_(model.score.bias, 0.25)
     AutoTokenizer.from_pretrained(models / "distilbert").save_pretrained(tmp_path / "trained")
     model.save_pretrained(tmp_path / "trained")
-    recipe = RECIPES["text-distilbert"](data="generated", max_length=30, **linear, model=str(tmp_path / "trained"))
-    assert recipe.network(recipe.completed().load()).saved.score.bias.tolist() == [0.25, -0.25, 0]
+    assert made(tmp_path / "trained").score.bias.tolist() == [0.25] * 3
 
 
 def test_pairs_are_told_apart_by_bert(models):
@@ -156,7 +133,8 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     file, other = tmp_path / "moods.csv", tmp_path / "other.jsonl"
     file.write_text("\n".join(["text,label", *(f"{row['text']},{row['label']}" for row in rows)]))
     other.write_text("\n".join(map(json.dumps, rows[::-1])))
-    out = train(tmp_path / "run", "text", "--model", models / "bert-bare", "--data", file, "--keep-layers", "2")
+    given = ["--model", models / "bert-bare", "--data", file]
+    out = trained(tmp_path / "run", "text", f"{SMALL} --keep-layers 2", *given)
     config, model = read_config(out), AutoModelForSequenceClassification.from_pretrained(out / "model")
     assert (config.model, config.depth, config.dataset) == ("BERT-2", 2, "labelled, moods.csv")
     expected = {"keep_layers": 2, "pooling": "mean", "dataset": "labelled", "noise": 0.0}
@@ -172,12 +150,11 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     assert shown.splitlines()[-1].startswith("Load it with `import descend.models`")
     assert "import descend.models" in (tmp_path / "small" / "README.md").read_text()
     assert "/" not in json.loads((tmp_path / "small" / "config.json").read_text())["encoder"].get("_name_or_path", "")
-    code = "import descend.models; from transformers import AutoModelForSequenceClassification as A\n"
-    code += f"print(A.from_pretrained({str(tmp_path / 'small')!r}).config.num_hidden_layers)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
+    small = AutoModelForSequenceClassification.from_pretrained(tmp_path / "small")
+    assert small.config.num_hidden_layers == 1
 
 
-@pytest.mark.parametrize("name", ["bert", "bert-bare", "modernbert", "modernbert-bare"])
+@pytest.mark.parametrize("name", ["bert", "modernbert-bare"])
 def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, models, reviews, tmp_path):
     words = ["evaluate", str(models / f"long-{name}"), "--layers", "--data", str(reviews), "--most", "40", "--quiet"]
     for _ in range(2):  # its own results are written again
@@ -186,8 +163,8 @@ def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, mod
     assert summary.depth == 3 and summary.samples == 40 and "not trained" in summary.note
 
 
-def test_results_of_a_model_as_it_is_are_named_by_its_run(finished, monkeypatch):
-    monkeypatch.chdir(finished / "model")
+def test_results_of_a_model_as_it_is_are_named_by_its_run(classifier, monkeypatch):
+    monkeypatch.chdir(classifier / "model")
     names = {".": "run-layers", "../best_feasible": "run-best_feasible-layers", "org/bert": "bert-layers"}
     assert {model: str(run.frozen_folder(model)) for model in names} == names
 
@@ -198,10 +175,7 @@ def test_results_of_a_model_as_it_is_are_named_by_its_run(finished, monkeypatch)
     [("text", "minilm", "imdb", "BERT-2"), ("lm", "smollm2", "alpaca/alpaca_data.json", "Llama-2")],
 )
 def test_real_models_train(recipe, model, data, label, real_data, tmp_path):
-    few = (
-        "--max-steps 1 --use-cpu --per-device-train-batch-size 2 --eval-strategy no --save-strategy no --max-length 64"
-    )
-    few += " --no-load-best-model-at-end --no-calibrate --keep-layers 2 --validation-share 0.01"
-    words = ["--model", str(Path(os.environ["DESCEND_PRETRAINED"], model)), "--data", str(real_data / data)]
-    assert main(["train", recipe, *words, *few.split(), "--out", str(tmp_path / "run")]) == 0
+    few = f"{UNSAVED} --max-steps 1 --per-device-train-batch-size 2 --max-length 64 --no-calibrate --keep-layers 2"
+    given = ["--model", Path(os.environ["DESCEND_PRETRAINED"], model), "--data", real_data / data]
+    trained(tmp_path / "run", recipe, f"{few} --validation-share 0.01", *given)
     assert run.evaluate(tmp_path / "run", noise=[0.0], most=20).model == label

@@ -11,7 +11,6 @@ from transformers import AutoModelForSequenceClassification
 import descend
 from descend import DescentConfig, DescentTrainer
 from descend.results import TRAINED_FILE, read_trained
-from descend.run import export_model
 from tests.support import networks, own
 
 ROWS = [{"input_ids": [5 + place % 3] * 7, "labels": place % 3 if place > 3 else 0} for place in range(24)]
@@ -62,12 +61,6 @@ def test_a_saved_model_is_held_to_the_constraints_of_its_training(constrained, t
         assert (summary.method, summary.seed, summary.train_noise, summary.cap) == ("constrained", 3, 0.5, 9.0)
         assert summary.alpha == [0.001] * 3 and summary.first_layer == 1 and summary.temperature == ours.temperature
         assert "did not ask" not in summary.verdict
-    export_model(again, 2, tmp_path / "two")
-    cut = AutoModelForSequenceClassification.from_pretrained(tmp_path / "two")
-    assert cut.config.descend["exported_layers"] == 2 and "alpha 0.001" in (tmp_path / "two" / "README.md").read_text()
-    summary = descend.evaluate(cut, ROWS)
-    assert (summary.method, summary.alpha) == ("constrained", [0.01] * 2) and "did not ask" in summary.verdict
-    assert "first 2 layers" in summary.note
 
 
 @pytest.mark.parametrize("entry", [None, "text", {"of": 1}, {"method": 3}], ids=repr)
