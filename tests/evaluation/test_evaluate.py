@@ -1,57 +1,70 @@
-"""`descend.evaluate`: any model evaluated from Python, with the files of ``descend evaluate``."""
+"""Any model evaluated: by `descend.evaluate` from memory, and from a folder that somebody else's training wrote."""
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
 
 import descend
-from descend import cli
-from descend.errors import InputError
-from descend.results import read_summary
-from descend.tasks.text import generate_reviews, learn_tokenizer
+from descend import DescentClassifier, InputError, run
+from descend.cli import main
+from descend.evaluation.evaluators import MOST_CHARACTERS
+from descend.results import Decisions, read_summary
+from descend.tasks.text import generate_reviews, learn_tokenizer, read_imdb, tokenize
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
+from tests.support.texts import review_folder
+
+# --- from memory
 
 
-def trained(folder, method="constrained", noise=0.5, train=True, **settings):
+def trainer(folder, method="constrained", noise=0.5):
     args = descend.DescentConfig(
-        str(folder), method=method, max_steps=6, per_device_train_batch_size=8, **QUIET, **settings
+        str(folder), method=method, max_steps=6, per_device_train_batch_size=8, strength=1.0, **QUIET
     )
-    trainer = descend.DescentTrainer(
-        layers(), args, task=Classes(), noise=noise, train_dataset=samples(64), eval_dataset=samples(16, 1)
-    )
-    if train:
-        trainer.train()
-    return trainer
+    data = {"train_dataset": samples(64), "eval_dataset": samples(16, 1)}
+    return descend.DescentTrainer(layers(), args, task=Classes(), noise=noise, **data)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    trainers = {method: trained(folder / method, method) for method in ("erm", "constrained")}
-    return folder, trainers, {name: descend.evaluate(each, samples(40, 2)) for name, each in trainers.items()}
+    """Trainers that have trained, and the summaries of their evaluation, by method."""
+    folder, found = tmp_path_factory.mktemp("runs"), {}
+    for method in ("erm", "constrained"):
+        ours = trainer(folder / method, method)
+        ours.train()
+        found[method] = ours, descend.evaluate(ours, samples(40, 2))
+    return found
 
 
-def test_a_trainers_run_gets_the_files_and_the_page(runs):
-    folder, _, summaries = runs
-    for method, summary in summaries.items():
-        assert {"summary.json", "groups.json", "report.html"} <= {path.name for path in (folder / method).iterdir()}
-        assert json.dumps(read_summary(folder / method).content()) == json.dumps(summary.content())
-        assert (summary.method, summary.model, summary.depth, summary.samples) == (method, "ResidualMLP-3", 3, 40)
-        assert len(summary.noise) == 8 and summary.noise[-1] == pytest.approx(3.5 * 0.5)
-        assert summary.train_noise == 0.5 and summary.verdict
-    assert summaries["constrained"].multipliers and summaries["constrained"].sigma > 0
+@pytest.mark.parametrize("method", ["erm", "constrained"])
+def test_a_trainers_run_gets_the_files_and_the_page(runs, method):
+    ours, summary = runs[method]
+    folder = ours.args.folder
+    assert {"summary.json", "groups.json", "report.html"} <= {path.name for path in folder.iterdir()}
+    assert json.dumps(read_summary(folder).content()) == json.dumps(summary.content())
+    assert (summary.method, summary.model, summary.depth, summary.samples) == (method, "ResidualMLP-3", 3, 40)
+    assert (len(summary.noise), summary.noise[-1], summary.train_noise) == (8, pytest.approx(3.5 * 0.5), 0.5)
+    assert summary.sigma > 0 and ("Binding" in summary.verdict) == bool(summary.binding) == (method == "constrained")
+    assert summary.binding == [layer for layer, price in enumerate(summary.multipliers, start=1) if price > 0]
 
 
-def test_the_losses_are_those_of_a_loop_by_hand(runs):
-    _, trainers, _ = runs
-    model = trainers["erm"].objective.model.eval()
+def test_the_losses_are_those_of_a_loop_by_hand_of_a_model_without_its_trainer(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = runs["erm"][0].objective.model.eval()
     summary = descend.evaluate(model, samples(40, 2), task=Classes())
-    network = model.saved
     x, labels = (torch.stack([torch.as_tensor(each[name]) for each in samples(40, 2)]) for name in ("x", "labels"))
+    network = model.saved
     state, expected = network.embed(x), []
     for block in [*network.blocks, None]:
         logits = network.head(network.norm(state))
@@ -59,73 +72,44 @@ def test_the_losses_are_those_of_a_loop_by_hand(runs):
         state = state if block is None else block(state)
     assert summary.layer_losses[0.0] == pytest.approx(expected, rel=1e-5)
     assert summary.noise == [0.0] and summary.method == "plain" and summary.alpha == [0.01] * 3
-
-
-def test_what_binds_is_known_only_once_a_dual_step_was_taken(tmp_path):
-    """The price rule's multipliers start above 0."""
-    untrained, after = trained(tmp_path / "untrained", train=False), trained(tmp_path / "trained", strength=1.0)
-    assert untrained.dual.multipliers.max() == 1 and not untrained.dual.moved
-    summary = descend.evaluate(untrained, samples(8, 2))
-    assert summary.binding == [] and "Binding" not in summary.verdict
-    summary = descend.evaluate(after, samples(8, 2))
-    names = ", ".join(f"layer {layer}" for layer in summary.binding)
-    assert summary.binding and summary.verdict.endswith(f" Binding (λ > 0 at the last step): {names}.")
-
-
-def test_a_model_without_a_trainer_writes_only_where_it_is_told(runs, tmp_path, monkeypatch):
-    _, trainers, _ = runs
-    monkeypatch.chdir(tmp_path)
-    descend.evaluate(trainers["erm"].objective.model, samples(8), task=Classes())
+    # It writes only where it is told to.
     assert list(tmp_path.iterdir()) == []
-    descend.evaluate(trainers["erm"].objective.model, samples(8), task=Classes(), out="there", noise=(0, 1))
+    descend.evaluate(model, samples(8), task=Classes(), out="there", noise=(0, 1))
     assert (tmp_path / "there" / "report.html").is_file()
 
 
+def test_nothing_binds_before_a_dual_step_and_without_noise_inputs_are_clean(tmp_path):
+    """The price rule's multipliers start above 0."""
+    untrained = trainer(tmp_path, noise=None)
+    summary = descend.evaluate(untrained, samples(8, 2))
+    assert untrained.dual.multipliers.max() == 1 and summary.binding == [] and "Binding" not in summary.verdict
+    assert (summary.noise, summary.train_noise) == ([0.0], 0.0)
+
+
 def test_another_folder_takes_the_records_along(runs, tmp_path):
-    _, trainers, _ = runs
-    trainer = trainers["constrained"]
-    before = json.loads((trainer.args.folder / "summary.json").read_text())
-    descend.evaluate(trainer, samples(40, 2), out=tmp_path / "elsewhere")
-    after = json.loads((tmp_path / "elsewhere" / "summary.json").read_text())
+    ours, _ = runs["constrained"]
+    descend.evaluate(ours, samples(40, 2), out=tmp_path)
+    before, after = (json.loads((each / "summary.json").read_text()) for each in (ours.args.folder, tmp_path))
     assert before.pop("latency").keys() == after.pop("latency").keys() and after == before
-    records = (tmp_path / "elsewhere" / "records.jsonl").read_text()
-    assert records == (trainer.args.folder / "records.jsonl").read_text()
+    assert (tmp_path / "records.jsonl").read_text() == (ours.args.folder / "records.jsonl").read_text()
 
 
-def test_compare_takes_the_folders(runs, tmp_path, capsys):
-    folder, _, _ = runs
-    assert cli.main(["compare", *(str(folder / name) for name in ("erm", "constrained")), "--out", str(tmp_path)]) == 0
-    content = json.loads((tmp_path / "summary.json").read_text())
-    assert [each["method"] for each in content["runs"]] == ["erm", "constrained"]
-    assert "ResidualMLP-3" in (tmp_path / "report.html").read_text()
-
-
-@pytest.fixture(scope="module")
-def reviews():
-    """Texts with their tokens, of different lengths, and columns that no model reads."""
+def test_a_classifier_needs_no_task_and_a_plain_trainer_lends_its_model_and_collator(tmp_path):
+    """Of texts of different lengths, with columns that no model reads."""
     rows = generate_reviews(12, 0)
     tokenizer = learn_tokenizer([row["text"] for row in rows])
     rows = [{**row, "idx": place, **tokenizer(row["text"][: 20 + 5 * place])} for place, row in enumerate(rows)]
-    return tokenizer, rows, network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80)
-
-
-@pytest.mark.parametrize("kind", [list, Dataset.from_list])
-def test_a_classifier_needs_no_task_and_columns_that_it_does_not_read_are_left_out(reviews, kind):
-    tokenizer, rows, model = reviews
-    summary = descend.evaluate(model, kind(rows), collate=DataCollatorWithPadding(tokenizer), noise=(0, 0.5))
+    model = network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80)
     tokens = [{name: row[name] for name in ("input_ids", "attention_mask", "label")} for row in rows]
-    alone = descend.evaluate(model, tokens, collate=DataCollatorWithPadding(tokenizer), noise=(0, 0.5))
-    assert summary.layer_losses == alone.layer_losses and summary.settled_layer is not None
+    alone = descend.evaluate(model, tokens, collate=DataCollatorWithPadding(tokenizer))
+    plain = Trainer(model, TrainingArguments(str(tmp_path / "plain"), **QUIET), processing_class=tokenizer)
+    for data in (rows, Dataset.from_list(rows)):
+        summary = descend.evaluate(plain, data)
+        assert summary.layer_losses[0.0] == pytest.approx(alone.layer_losses[0.0], rel=1e-5)
     assert (summary.metric, summary.model) == ("accuracy", "BertForSequenceClassification-3")
-
-
-def test_a_plain_trainer_lends_its_model_and_collator(reviews, tmp_path):
-    tokenizer, rows, model = reviews
-    trainer = Trainer(model, TrainingArguments(str(tmp_path / "plain"), **QUIET), processing_class=tokenizer)
-    summary = descend.evaluate(trainer, Dataset.from_list(rows))
-    given = descend.evaluate(model, rows, collate=DataCollatorWithPadding(tokenizer))
-    assert summary.layer_losses[0.0] == pytest.approx(given.layer_losses[0.0], rel=1e-5)
-    assert summary.method == "plain" and list((tmp_path / "plain").iterdir()) == []
+    assert list((tmp_path / "plain").iterdir()) == []
+    with pytest.raises(InputError, match=r"don't make a batch.*DataCollatorWithPadding"):
+        descend.evaluate(model, rows)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +118,7 @@ def test_a_plain_trainer_lends_its_model_and_collator(reviews, tmp_path):
         ({"task": None}, "descend.Task"),
         ({"model": mlp()}, "descend.layered"),
         ({"model": "bert"}, "str"),
+        ({"model": trainer}, "task"),
         ({"dataset": samples(1)}, "2 samples.*1"),
         ({"noise": ()}, "noise"),
         ({"noise": (-1,)}, "-1"),
@@ -144,20 +129,107 @@ def test_a_plain_trainer_lends_its_model_and_collator(reviews, tmp_path):
 )
 def test_what_can_not_be_evaluated(tmp_path, change, names):
     given = {"model": layers(), "dataset": samples(8), "task": Classes()} | change
+    model = trainer(tmp_path / "run") if given["model"] is trainer else given["model"]
     with pytest.raises(InputError, match=names):
-        descend.evaluate(given.pop("model"), given.pop("dataset"), out=tmp_path, **given)
-    assert list(tmp_path.iterdir()) == []
+        descend.evaluate(**given | {"model": model, "out": tmp_path / "out"})
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_trainer_has_its_task_and_texts_of_different_lengths_need_a_collator(runs, reviews):
-    for given, words in (
-        ((runs[1]["erm"], samples(8), Classes()), "task"),
-        ((reviews[2], reviews[1], None), r"don't make a batch.*DataCollatorWithPadding"),
-    ):
-        with pytest.raises(InputError, match=words):
-            descend.evaluate(*given[:2], task=given[2])
+# --- from a folder
 
 
-def test_without_noise_a_trainer_is_judged_on_clean_inputs(tmp_path):
-    summary = descend.evaluate(trained(tmp_path, noise=None), samples(20, 3))
-    assert summary.noise == [0.0] and summary.train_noise == 0.0
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A folder of classifiers that nobody trained, of models that are none, and of data."""
+    folder = tmp_path_factory.mktemp("plain")
+    tokenizer = learn_tokenizer(row["text"] for row in generate_reviews(300, 0))
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    model = network("distilbert", labels=2, initializer_range=0.3, **sizes)
+    masked = network("bert", auto=AutoModelForMaskedLM, **sizes)
+    for name, saved in (("model", model), ("wordless", model), ("masked", masked)):
+        saved.save_pretrained(folder / name)
+    with torch.no_grad():  # the same classifier, its classes the other way round
+        for parameter in model.classifier.parameters():
+            parameter.copy_(parameter.flip(0))
+    for name, labels in (("turned", ["POSITIVE", "NEGATIVE"]), ("renamed", ["up", "down"])):
+        model.config.id2label = dict(enumerate(labels))
+        model.config.label2id = {label: number for number, label in enumerate(labels)}
+        model.save_pretrained(folder / name)
+    for name in ("model", "masked", "turned", "renamed"):
+        tokenizer.save_pretrained(folder / name)
+    long = next((review_folder(folder / "reviews") / "test").rglob("*.txt"))
+    long.write_text(" ".join([long.read_text()] * 10))
+    return folder
+
+
+TASK = {"task": "classification"}
+
+
+def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
+    folder, data = plain / "model", plain / "reviews"
+    summary = run.evaluate(folder, **TASK, data=str(data), noise=[1.0, 0.0], probe=True, exit=True, frames=60)
+    assert summary == read_summary(folder) and summary.noise == [0.0, 1.0]
+    assert (summary.model, summary.method, summary.dataset) == ("DistilBERT-3", "plain", "imdb, reviews")
+    assert "did not train this model" in summary.note and "--probe" in summary.note
+    assert (summary.status, summary.asked) == ("not_asked", False) and "training did not ask" in summary.verdict
+    assert summary.layers_needed and not summary.layers_needed.chosen  # its validation data are unknown
+    assert set(summary.layer_losses) == {0.0, 1.0} == set(summary.probe.layer_losses)
+    assert {"confidence", "patience", "full", "chosen", "depth"} == summary.exit.model_fields_set
+    kept, tokenizer = Decisions.read(folder / "decisions.json"), AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    whole = [each for each in kept.texts if not each.text.endswith(" …")]
+    assert 0 < len(whole) < len(kept.texts) == 60 and max(len(each.text) for each in kept.texts) <= MOST_CHARACTERS + 2
+    for each in whole:
+        with torch.no_grad():
+            sure, answer = model(**tokenizer(each.text, return_tensors="pt")).logits.softmax(-1)[0].max(-1)
+        assert each.decisions[3].answer == model.config.id2label[int(answer)]
+        assert each.decisions[3].confidence == pytest.approx(float(sure), abs=1e-4)
+    ids = np.concatenate(tokenize(read_imdb(data)["train"], tokenizer, 64)["input_ids"])
+    words = model.get_input_embeddings().weight[ids]
+    # Of all training texts less those kept for validation.
+    assert summary.sigma == pytest.approx(words.std().item(), rel=0.02)
+
+
+def test_the_exits_of_a_plain_classifier_are_certified_on_data_that_it_has_not_seen(plain):
+    words = ["--task", "classification", "--data", str(plain / "reviews"), "--noise", "0", "--exit", "--unseen"]
+    assert main(["evaluate", str(plain / "model"), *words, "--risk", "0.5", "--confidence", "0.5"]) == 0
+    assert DescentClassifier.from_pretrained(plain / "model").exit.risk == 0.5
+
+
+def test_the_labels_of_a_head_are_met_by_their_names(plain):
+    plainly, turned = (
+        run.evaluate(plain / name, **TASK, data=str(plain / "reviews"), noise=[0.0]) for name in ("model", "turned")
+    )
+    assert turned.values == plainly.values
+    np.testing.assert_allclose(turned.layer_losses[0.0], plainly.layer_losses[0.0], rtol=1e-5)
+
+
+RISK, REVIEWS = {"exit": True, "risk": 0.1}, {**TASK, "data": "reviews"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "settings", "remedy"),
+    [
+        ("model", {}, r"distilbert.*--task classification"),
+        ("model", TASK, "--data"),
+        ("model", {**TASK, "data": "model"}, r"imdb, mnli.*--dataset"),
+        ("model", {**REVIEWS, "dataset": "sst2"}, r"dataset.*imdb, mnli.*'sst2'"),
+        ("model", {"dataset": "imdb"}, r"--dataset.*--task"),
+        ("renamed", REVIEWS, r"up, down.*imdb.*neg, pos"),
+        ("wordless", REVIEWS, r"classifier|special tokens"),
+        ("masked", REVIEWS, r"classifier: .*classifier\."),
+        # Before any work.
+        ("nowhere", {"risk": 0.01}, "--exit"),
+        ("nowhere", {"exit": True, "confidence": 0.9}, "--risk"),
+        ("nowhere", {**RISK, "unseen": True}, "--unseen.*--task"),
+        ("nowhere", {**RISK, **TASK}, "not seen.*--unseen"),
+        ("nowhere", {**RISK, "risk": 0.0}, "risk.*0"),
+        ("nowhere", {**RISK, "risk": float("nan")}, "risk.*nan"),
+        ("nowhere", {**RISK, "confidence": 1.0}, "confidence.*1"),
+    ],
+)
+def test_what_a_plain_model_or_a_risk_needs_is_said(plain, folder, settings, remedy):
+    data = {"data": str(plain / settings["data"])} if "data" in settings else {}
+    with pytest.raises(InputError, match=remedy):
+        run.evaluate(plain / folder, **settings | data)

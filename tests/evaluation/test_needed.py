@@ -33,8 +33,7 @@ def test_intervals_by_hand():
 
 def test_unequal_blocks_weigh_by_their_samples():
     counts, scores = np.array([1, 3, 6] * 5), np.arange(15.0)[:, None] * np.array([[1], [3], [6]] * 5)
-    one = Against(counts, scores, np.zeros(15), False, False, 15)
-    low, high = one.excess(1, 0.9)
+    low, high = Against(counts, scores, np.zeros(15), False, False, 15).excess(1, 0.9)
     assert (low + high)[0] / 2 == pytest.approx(scores.sum() / counts.sum())
 
 
@@ -56,14 +55,6 @@ def test_the_own_full_depth_is_always_within_another_may_never_be_and_few_blocks
         assert one.needed() == {1: None, 2: None, 5: None} and one.kept() != "proven"
 
 
-def test_the_last_layer_is_kept_broken_or_open():
-    rng = np.random.default_rng(2)
-    full = rng.normal(1, 0.05, 30)
-    states = [against(factor * full[:, None], full).kept() for factor in (1.0, 1.1)]
-    noisy = against((1.02 * full + rng.normal(0, 0.2, 30))[:, None], full)
-    assert [*states, noisy.kept()] == ["proven", "broken", "open"]
-
-
 def test_a_layer_beyond_the_tolerance_is_seldom_said_to_suffice():
     """Layer 1 lies just beyond each tolerance in turn: 95 % confidence is that of all three together."""
     rng, draws, wrong = np.random.default_rng(3), 2000, 0
@@ -75,18 +66,51 @@ def test_a_layer_beyond_the_tolerance_is_seldom_said_to_suffice():
     assert wrong / draws < 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5
 
 
-def test_answers_that_seldom_differ_prove_little():
+@pytest.mark.parametrize("count", [30, 300])
+def test_answers_that_seldom_differ_prove_little(count):
     """A layer that loses 2 % of what full depth answers rightly mostly loses none of a few texts."""
-    rng, wrong = np.random.default_rng(4), {30: 0, 300: 0}
-    for count in wrong:
-        for _ in range(1000):
-            right = (rng.random((count, 1)) > 0.0201).astype(float)
-            blocks = np.arange(count) % 30
-            sums, counts = np.zeros((30, 1)), np.bincount(blocks).astype(float)
-            np.add.at(sums, blocks, right)
-            one = Against(counts, np.concatenate([sums, counts[:, None]], 1), counts, False, True, count)
-            wrong[count] += one.needed()[2] == 0
-    assert max(wrong.values()) <= 1000 * 0.05, wrong
+    rng, wrong, counts = np.random.default_rng(4), 0, np.full(30, count / 30)
+    for _ in range(1000):
+        right = (rng.random(count) > 0.0201).astype(float).reshape(30, -1).sum(1)
+        one = Against(counts, np.stack([right, counts], 1), counts, False, True, count)
+        wrong += one.needed()[2] == 0
+    assert wrong <= 1000 * 0.05
+
+
+def test_a_chosen_layer_is_certified_exactly_where_the_test_reaches_it():
+    """Whoever chose K: the tests from the last layer on are the same, so no power is lost by choosing before."""
+    rng = np.random.default_rng(5)
+    full = rng.normal(1, 0.05, 30)
+    one = against(np.stack([full * f for f in (1.5, 1.03, 1.019, 1.011, 1.0)], 1) + rng.normal(0, 0.02, (30, 5)), full)
+    for percent, smallest in one.needed().items():
+        states = [one.state(layer, percent) for layer in range(5)]
+        certain = [layer >= (5 if smallest is None else smallest) for layer in range(5)]
+        assert [state == "proven" for state, _ in states] == certain and states[0][0] == "broken"
+        assert [at_most <= percent for _, at_most in states] == certain  # the bound says the same
+    noisy = 1.02 * full + rng.normal(0, 0.2, 30)
+    kept = [against(scores[:, None], full).kept() for scores in (full, 1.1 * full, noisy)]
+    assert kept == ["proven", "broken", "open"]
+
+
+def test_the_bound_is_in_the_unit_of_the_tolerance():
+    full = np.ones(20)
+    worse = np.stack([1.1 * full, full], 1)
+    assert against(worse, full).state(0, 5)[1] == pytest.approx(10)
+    assert against(worse**2, full, root=True).state(0, 5)[1] == pytest.approx(10)
+    assert against(-worse, -full, higher_is_better=True).state(0, 0)[1] == pytest.approx(10)
+    assert against(-worse, -1.2 * full).state(0, 5)[1] == pytest.approx(100 * 0.2 / 1.2)  # of |M|
+    negative = against(np.stack([-0.985 * full, -full], 1), -full, own=True)
+    assert negative.needed() == {1: 1, 2: 0, 5: 0} and negative.state(0, 2)[1] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("lost", [np.inf, np.nan])
+@pytest.mark.parametrize("count", [3, 20])
+def test_what_is_not_finite_is_broken(lost, count):
+    broken = against(np.stack([np.ones(count), np.full(count, lost)], 1), np.ones(count))
+    assert (broken.kept(), broken.needed()) == ("broken", {1: None, 2: None, 5: None})
+
+
+# --- against a baseline
 
 
 DATA = ("imdb", "test", "gaussian", "accuracy")
@@ -113,49 +137,50 @@ def plain(own: Groups, **changes: object) -> Evaluated:
     return Evaluated("plain", known, own)
 
 
-def test_a_baseline_must_be_of_the_same_samples_noise_and_data():
-    ours = groups(np.ones((3, 20)), fingerprint="a")
-    given = {"noise": 1.0, "higher_is_better": False, "seconds": [1, 2, 4]}
-    needed, kept = layers_needed(ours, plain(ours), **given)
+OURS = groups(np.ones((3, 20)), fingerprint="a")
+GIVEN = {"noise": 1.0, "higher_is_better": False, "seconds": [1, 2, 4]}
+
+
+def test_layers_are_held_to_a_baseline_or_to_their_own_full_depth():
+    needed, kept = layers_needed(OURS, plain(OURS), **GIVEN)
     assert (needed.within, needed.time) == ({1: 0, 2: 0, 5: 0}, {1: 0.25, 2: 0.25, 5: 0.25})
     assert (needed.baseline, needed.noise, kept) == ("plain", 1.0, {0.0: "proven", 1.0: "proven"})
-    alone, nothing = layers_needed(ours, None, **given | {"seconds": None})
+    alone, nothing = layers_needed(OURS, None, **GIVEN | {"seconds": None})
     assert (alone.baseline, alone.time, nothing) == (None, {1: None, 2: None, 5: None}, {})
-    for other, words in (
-        (groups(np.ones((3, 21))), "21 samples in 21 groups; this model on 20 in 20. Evaluate both"),
-        (groups(np.ones((3, 20)), fingerprint="b"), "other samples than this model"),
-        (groups(np.ones((3, 20)), (0.0, 2.0)), "noise 1;"),
-        (groups(np.full((3, 20), np.nan)), "plain diverged"),
-    ):
-        with pytest.raises(InputError, match=words):
-            layers_needed(ours, plain(other), **given)
-    for place, (theirs, words) in enumerate(
-        (
-            ("mnli", "data imdb; this model on mnli"),
-            ("validation", "split test; this model on validation"),
-            ("uniform", "noise gaussian; this model on uniform"),
-            ("rmse", "metric accuracy; this model on rmse"),
-        )
-    ):
-        with pytest.raises(InputError, match=words):
-            plain(ours).of((*DATA[:place], theirs, *DATA[place + 1 :]))
 
 
-def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_samples():
-    """The clean baseline is better at γ = 0: there no layer of the run would be within."""
-    ours = groups(np.ones((3, 20)))
+@pytest.mark.parametrize(
+    ("theirs", "data", "words"),
+    [
+        (groups(np.ones((3, 21))), DATA, "21 samples in 21 groups; this model on 20 in 20. Evaluate both"),
+        (groups(np.ones((3, 20)), fingerprint="b"), DATA, "other samples than this model"),
+        (groups(np.ones((3, 20)), (0.0, 2.0)), DATA, "noise 1;"),
+        (groups(np.full((3, 20), np.nan)), DATA, "plain diverged"),
+        (OURS, ("mnli", *DATA[1:]), "data imdb; this model on mnli"),
+        (OURS, ("imdb", "validation", *DATA[2:]), "split test; this model on validation"),
+        (OURS, (*DATA[:2], "uniform", "accuracy"), "noise gaussian; this model on uniform"),
+        (OURS, (*DATA[:3], "rmse"), "metric accuracy; this model on rmse"),
+    ],
+)
+def test_a_baseline_must_be_of_the_same_samples_noise_and_data(theirs, data, words):
+    with pytest.raises(InputError, match=words):
+        layers_needed(OURS, plain(theirs).of(data), **GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("noise", "changes", "layers"),
+    [
+        (1.0, {}, [1, 1, 1]),
+        (0.0, {}, [None] * 3),  # the clean baseline is better there: no layer of the run would be within
+        (1.0, {"layer_metrics": {0.0: [1.0] * 3}}, []),  # at other levels, on other samples: K is not chosen
+        (1.0, {"samples": 8}, []),
+        (1.0, {"fingerprint": "b"}, []),
+    ],
+)
+def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_samples(noise, changes, layers):
     validation = Validation(samples=9, metric=[2.0, 1.0, 1.0], fingerprint="a")
-
-    def chosen(noise: float, **changes: object) -> list[int | None]:
-        given = {"noise": noise, "higher_is_better": False, "seconds": None, "validation": validation}
-        return [
-            choice and choice.layer
-            for choice in layers_needed(ours, plain(ours, **changes), **given)[0].chosen.values()
-        ]
-
-    assert chosen(1.0) == [1, 1, 1] and chosen(0.0) == [None] * 3
-    for changes in ({"layer_metrics": {0.0: [1.0] * 3}}, {"samples": 8}, {"fingerprint": "b"}):
-        assert chosen(1.0, **changes) == []  # at other levels, on other samples: K is not chosen
+    needed, _ = layers_needed(OURS, plain(OURS, **changes), **GIVEN | {"noise": noise}, validation=validation)
+    assert [choice and choice.layer for choice in needed.chosen.values()] == layers
 
 
 def test_the_fingerprint_is_of_the_targets_and_not_of_the_batches():
@@ -164,79 +189,6 @@ def test_the_fingerprint_is_of_the_targets_and_not_of_the_batches():
         for size, data in ((3, own.samples(10)), (4, own.samples(10)), (4, own.samples(10, seed=1)))
     ]
     assert found[0] == found[1] != found[2]
-
-
-def test_how_many_layers_suffice_in_words():
-    within, time = {1: None, 2: 6, 5: 4}, {2: 1.0, 5: 0.6}
-    chosen = {
-        1: None,
-        2: Choice(layer=5, state="open", at_most=3.14, time=0.84),
-        5: Choice(layer=4, state="proven", at_most=4.9, time=0.6),
-    }
-    needed = LayersNeeded(baseline="runs/plain", seed=1, noise=1.0, within=within, time=time, chosen=chosen)
-    known = {"layers_needed": needed, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}}
-    assert Summary(**SUMMARY | known).answer.splitlines() == [
-        "5 of 6 layers may suffice within 2 points: open.",
-        "  within 1 point   none",
-        "  within 2 points  5 of 6 layers    open, at most 3.1 points worse  84 % of the time",
-        "  within 5 points  4 of 6 layers    certified                       60 % of the time",
-        "Accuracy at γ = 1, held to the full depth of plain of seed 1. K was chosen on validation data and tested on "
-        "test data, with 95% confidence.",
-        "Last layer within 2 points of that: certified at γ = 0, open at γ = 1.",
-    ]
-    # Without validation data K is the one that the test data certify.
-    alone = LayersNeeded(noise=1.0, within={1: None, 2: 0, 5: 0})
-    words = Summary(**SUMMARY | {"layers_needed": alone, "metric": "rmse", "higher_is_better": False}).answer
-    assert words.startswith("The embedding alone is within 2 %: certified.\n  within 1 %  none\n")
-    assert "Tested on test data" in words and "its own full depth" in words
-    # What is refuted is not said to suffice.
-    for layer, begins in ((1, "1 of 6 layers do not suffice"), (0, "The embedding alone is not within")):
-        within: dict[int, int | None] = dict.fromkeys((1, 2, 5))
-        refuted = dict.fromkeys((1, 2, 5), Choice(layer=layer, state="broken"))
-        summary = Summary(
-            **SUMMARY | {"layers_needed": needed.model_copy(update={"chosen": refuted, "within": within})}
-        )
-        assert summary.answer.startswith(begins) and {row.certain for row in summary.suffices()} == {"not enough"}
-    none = LayersNeeded(noise=1.0, within={1: None, 2: None, 5: None})
-    words = Summary(**SUMMARY | {"layers_needed": none, "groups": 3}).answer
-    assert words.startswith("The last layer is not certain to be within 2 points of its own full depth.\n")
-    assert words.endswith("3 groups of samples certify nothing: at least 12 are needed.")
-    assert Summary(**SUMMARY).answer == ""
-
-
-def test_a_chosen_layer_is_certified_exactly_where_the_test_reaches_it():
-    """Whoever chose K: the tests from the last layer on are the same, so no power is lost by choosing before."""
-    rng = np.random.default_rng(5)
-    full = rng.normal(1, 0.05, 30)
-    one = against(np.stack([full * f for f in (1.5, 1.03, 1.019, 1.011, 1.0)], 1) + rng.normal(0, 0.02, (30, 5)), full)
-    for percent, smallest in one.needed().items():
-        states = [one.state(layer, percent)[0] for layer in range(5)]
-        assert [layer for layer in range(5) if states[layer] == "proven"] == list(
-            range(5 if smallest is None else smallest, 5)
-        )
-        assert states[0] == "broken"
-        for layer in range(5):  # the bound says the same
-            assert (one.state(layer, percent)[1] <= percent) == (states[layer] == "proven")
-
-
-def test_the_bound_is_in_the_unit_of_the_tolerance():
-    full = np.ones(20)
-    worse = np.stack([1.1 * full, full], 1)
-    assert against(worse, full).state(0, 5)[1] == pytest.approx(10)
-    assert against(worse**2, full, root=True).state(0, 5)[1] == pytest.approx(10)
-    assert against(-worse, -full, higher_is_better=True).state(0, 0)[1] == pytest.approx(10)
-    assert against(-worse, -1.2 * full).state(0, 5)[1] == pytest.approx(100 * 0.2 / 1.2)  # of |M|
-
-
-def test_what_is_not_finite_is_broken_and_a_negative_loss_has_a_tolerance_too():
-    full = np.ones(20)
-    for lost in (np.inf, np.nan):
-        broken = against(np.stack([full, np.full(20, lost)], 1), full)
-        assert (broken.kept(), broken.needed()) == ("broken", {1: None, 2: None, 5: None})
-        few = Against(np.ones(3), np.full((3, 2), lost), np.ones(3), False, False, 3)
-        assert few.kept() == "broken"
-    own = against(np.stack([-0.985 * full, -full], 1), -full, own=True)
-    assert own.needed() == {1: 1, 2: 0, 5: 0} and own.state(0, 2)[1] == pytest.approx(1.5)
 
 
 def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Evaluated:
@@ -267,3 +219,68 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
     assert linear and linear.chosen[1].layer == linear.within[1] == 2  # type: ignore[union-attr]
     of_seed = held_to_plain([runs[1], runs[3]])[1]
     assert "held to the full depth of other-seed of seed 1" in of_seed.answer
+
+
+# --- in words
+
+
+NONE = dict.fromkeys((1, 2, 5))
+CHOSEN = {
+    1: None,
+    2: Choice(layer=5, state="open", at_most=3.14, time=0.84),
+    5: Choice(layer=4, state="proven", at_most=4.9, time=0.6),
+}
+NEEDED = LayersNeeded(
+    baseline="runs/plain", seed=1, noise=1.0, within={1: None, 2: 6, 5: 4}, time={2: 1.0, 5: 0.6}, chosen=CHOSEN
+)
+ANSWERS = [
+    (
+        {"layers_needed": NEEDED, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}},
+        [
+            "5 of 6 layers may suffice within 2 points: open.",
+            "  within 1 point   none",
+            "  within 2 points  5 of 6 layers    open, at most 3.1 points worse  84 % of the time",
+            "  within 5 points  4 of 6 layers    certified                       60 % of the time",
+            "Accuracy at γ = 1, held to the full depth of plain of seed 1. K was chosen on validation data and tested "
+            "on test data, with 95% confidence.",
+            "Last layer within 2 points of that: certified at γ = 0, open at γ = 1.",
+        ],
+    ),
+    (  # without validation data K is the one that the test data certify
+        {
+            "layers_needed": LayersNeeded(noise=1.0, within={1: None, 2: 0, 5: 0}),
+            **{"metric": "rmse", "higher_is_better": False},
+        },
+        [
+            "The embedding alone is within 2 %: certified.",
+            "  within 1 %  none",
+            *(f"  within {percent} %  the embedding alone    certified" for percent in (2, 5)),
+            "Rmse at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
+        ],
+    ),
+    *(  # what is refuted is not said to suffice
+        (
+            {"layers_needed": LayersNeeded(noise=1.0, within=NONE, chosen=dict.fromkeys(NONE, choice))},
+            [f"{words}.", *(f"  within {unit}  {name}    not enough" for unit in ("1 point ", "2 points", "5 points"))],
+        )
+        for choice, words, name in (
+            (Choice(layer=1, state="broken"), "1 of 6 layers do not suffice within 2 points", "1 of 6 layers"),
+            (Choice(layer=0, state="broken"), "The embedding alone is not within 2 points", "the embedding alone"),
+        )
+    ),
+    (
+        {"layers_needed": LayersNeeded(noise=1.0, within=NONE), "groups": 3},
+        [
+            "The last layer is not certain to be within 2 points of its own full depth.",
+            *("  within 1 point   none", "  within 2 points  none", "  within 5 points  none"),
+            "Accuracy at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
+            "3 groups of samples certify nothing: at least 12 are needed.",
+        ],
+    ),
+    ({}, []),
+]
+
+
+@pytest.mark.parametrize(("known", "lines"), ANSWERS)
+def test_how_many_layers_suffice_in_words(known, lines):
+    assert Summary(**SUMMARY | known).answer.splitlines()[: len(lines) or None] == lines

@@ -3,10 +3,10 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy.stats import binomtest
 
 from descend import DescentClassifier, run
@@ -15,7 +15,8 @@ from descend.errors import InputError
 from descend.evaluation import risk_control
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
-from descend.results import CERTIFIED_FILE, CertifiedExit, read_summary
+from descend.results import CERTIFIED_FILE, CertifiedExit, read_config, read_summary
+from tests.support.documented import ROOT, commands, python_blocks, words_of
 
 SPREAD = (1.0, 0.8)
 """How often an answer is lost at a confidence of 0, at layers 1 and 2; it falls linearly to 0 at a confidence of 1."""
@@ -44,11 +45,11 @@ def population_risk(threshold):
     return (SPREAD[0] + threshold * SPREAD[1]) * (1 - threshold) ** 2 / 2
 
 
-def test_over_a_thousand_draws_the_risk_is_exceeded_in_at_most_one_minus_confidence():
+def test_over_500_draws_the_risk_is_exceeded_in_at_most_one_minus_confidence():
     generator = torch.Generator().manual_seed(0)
-    chosen = [certify(drawn(1000, generator), 0.02, 0.9, noise=0.0).threshold for _ in range(1000)]
+    chosen = [certify(drawn(1000, generator), 0.02, 0.9, noise=0.0).threshold for _ in range(500)]
     exceeded = sum(each is not None and population_risk(each) > 0.02 for each in chosen)
-    assert exceeded <= (1 - 0.9) * 1000
+    assert exceeded <= (1 - 0.9) * 500
     assert exceeded > 0 and None not in chosen  # the test is not idle: the thresholds reach up to the bound
     many = drawn(200_000, generator)
     for threshold in (0.3, 0.7, 0.9):
@@ -153,14 +154,6 @@ def perfect(count, **changes):
     return LayerLosses(**known | changes)
 
 
-def test_too_few_groups_certify_nothing_however_many_samples_and_say_so():
-    alike = perfect(1200, groups=torch.arange(40).repeat_interleave(30))
-    guarantee, enough = (certify(alike, risk, 0.95, noise=0.0) for risk in (0.05, 0.1))
-    assert (guarantee.threshold, guarantee.validation, guarantee.groups, guarantee.needed) == (None, 1200, 40, 59)
-    assert "at least 59 independent groups of validation samples; there are 40, of 1200 samples" in guarantee.sentence()
-    assert enough.threshold == SEQUENCE[-1] and "0 of 1200 did there, in 40 independent groups" in enough.sentence()
-
-
 def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
     scores = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 0, 0]]).double()
     known = {"scores": scores, "decisions": torch.zeros(4, 3, dtype=torch.int64), "confidences": torch.ones(4, 3)}
@@ -168,14 +161,17 @@ def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
 
 
 @pytest.mark.parametrize(("risk", "confidence", "needed"), [(0.01, 0.95, 299), (0.05, 0.95, 59), (0.1, 0.9, 22)])
-def test_too_few_samples_mean_full_depth_and_say_how_many_are_needed(risk, confidence, needed):
-    few, enough = (certify(perfect(count), risk, confidence, noise=0.0) for count in (needed - 1, needed))
+@pytest.mark.parametrize(
+    ("each", "units"), [(1, "validation samples"), (30, "independent groups of validation samples")]
+)
+def test_too_few_groups_mean_full_depth_and_say_how_many_are_needed(risk, confidence, needed, each, units):
+    alike = [perfect(count * each, groups=torch.arange(count * each) // each) for count in (needed - 1, needed)]
+    few, enough = (certify(samples, risk, confidence, noise=0.0) for samples in alike)
     assert few.needed == enough.needed == needed and (few.groups, enough.groups) == (needed - 1, needed)
     assert few.threshold is None and enough.threshold == SEQUENCE[-1]
-    assert f"at least {needed} validation samples; there are {needed - 1}" in few.sentence()
+    assert f"at least {needed} {units}; there are {needed - 1}" in few.sentence()
+    assert f"With {100 * confidence:g} % confidence at most {100 * risk:g} % of samples" in enough.sentence()
     assert on_test_data(few, drawn(10, torch.Generator())).test_risk == 0
-    sure = enough.model_copy(update={"confidence": 0.995, "risk": 1e-5})
-    assert "With 99.5 % confidence at most 0.001 %" in sure.sentence() and "γ = 0" in sure.sentence()
 
 
 def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():
@@ -190,57 +186,56 @@ def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    words = ["--depth", "3", "--hidden-size", "16", "--max-length", "24", "--num-train-epochs", "1"]
+    words = ["--depth", "3", "--hidden-size", "16", "--max-length", "24", "--num-train-epochs", "1", "--method", "erm"]
     assert not main(["train", "text-distilbert", "--data", "generated", *words, "--out", str(folder)])
     return folder
 
 
+def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(trained):
+    config, (checkpoint,) = read_config(trained), trained.glob("checkpoint-*")
+    stored, kept = (load_file(each / "model.safetensors") for each in (checkpoint, trained / "model"))
+    assert config.training["calibrate"] is True and config.temperature != 1
+    for name, value in kept.items():
+        divisor = config.temperature if name.startswith("classifier.") else 1
+        torch.testing.assert_close(value * divisor, stored[name])
+
+
 def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
-    summary = run.evaluate(trained, noise=[0.0], exit=True, risk=0.2, confidence=0.9, most=20)
-    guarantee = summary.exit.guarantee
-    assert summary.auc is None  # of one level
+    given = {"noise": [0.0], "exit": True, "most": 20}
+    summary = run.evaluate(trained, **given, risk=0.2, confidence=0.9)
+    guarantee, texts = summary.exit.guarantee, ["A good film.", "A bad film, and a long one too."]
     assert read_summary(trained).exit.guarantee == guarantee and guarantee.test == 20 and guarantee.noise == 0
     assert guarantee.threshold == summary.exit.chosen.threshold is not None
-    carried = json.loads((trained / "model" / CERTIFIED_FILE).read_text())
-    assert carried == {"threshold": guarantee.threshold, "risk": 0.2, "confidence": 0.9, "noise": 0.0}
-    texts = ["A good film.", "A bad film, and a long one too."]
     exiting = DescentClassifier.from_pretrained(trained)
-    assert exiting.exit == CertifiedExit(**carried)
+    assert exiting.exit == CertifiedExit(threshold=guarantee.threshold, risk=0.2, confidence=0.9, noise=0.0)
     assert exiting.predict(texts) == exiting.predict(texts, exit_threshold=guarantee.threshold)
-    whole = DescentClassifier.from_pretrained(trained, certified=False)
-    assert whole.exit is None and {each.layer for each in whole.predict(texts)} == {3}
-    # Told otherwise.
-    assert {each.layer for each in exiting.predict(texts, exit_patience=2)} == {3}
+    assert {each.layer for each in exiting.predict(texts, exit_patience=2)} == {3}  # told otherwise
     # A risk that these few samples can't certify takes the threshold back.
-    summary = run.evaluate(trained, noise=[0.0], exit=True, risk=0.001, most=20)
-    assert summary.exit.chosen.threshold is None and summary.exit.chosen.layers == 3
-    assert summary.exit.chosen.time_ratio == 1 and summary.exit.full == summary.exit.chosen.value
-    assert "at least 2995 validation samples" in summary.exit.sentence("accuracy")
+    found = run.evaluate(trained, **given, risk=0.001).exit
+    assert (found.chosen.threshold, found.chosen.layers, found.chosen.time_ratio) == (None, 3, 1)
+    assert found.full == found.chosen.value and "at least 2995 validation samples" in found.sentence("accuracy")
     exiting = DescentClassifier.from_pretrained(trained)
     assert exiting.exit.threshold is None and {each.layer for each in exiting.predict(texts)} == {3}
     # Without a risk the saved threshold and the summary's older keys stay as they are.
     before = (trained / "model" / CERTIFIED_FILE).read_text()
-    assert "guarantee" not in run.evaluate(trained, noise=[0.0], exit=True, most=20).content()["exit"]
+    assert "guarantee" not in run.evaluate(trained, **given).content()["exit"]
     assert (trained / "model" / CERTIFIED_FILE).read_text() == before
 
 
 def test_the_page_on_exits_does_what_it_says(trained):
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "exits.md").read_text(encoding="utf-8")
-    command = re.findall(r"^    descend (evaluate .*)$", page, re.MULTILINE)[0]
-    assert (
-        main([word.replace("runs/imdb", str(trained)) for word in command.split()] + ["--noise", "0", "--most", "9"])
-        == 0
-    )
+    page = ROOT / "docs" / "guides" / "exits.md"
+    words = [word.replace("runs/imdb", str(trained)) for word in words_of(commands(page)[0])]
+    assert main([*words, "--noise", "0", "--most", "9"]) == 0
     guarantee = read_summary(trained).exit.guarantee
     assert (guarantee.risk, guarantee.confidence) == (0.01, 0.95)
-    names = set(re.findall(r"`(\w+)`", page.split("`exit.guarantee` also has")[1].split("\n\n")[0]))
+    listed = page.read_text("utf-8").split("`exit.guarantee` also has")[1].split("\n\n")[0]
+    names = set(re.findall(r"`(\w+)`", listed))
     assert names == set(guarantee.model_fields_set) - {"risk", "confidence", "noise", "threshold"}
-    block, fixed = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     values = {}
-    exec(block.replace("runs/imdb", str(trained)), values)
+    for block in python_blocks(page):
+        exec(block.replace("runs/imdb", str(trained)).replace('"saved"', repr(str(trained / "model"))), values)
     assert values["classifier"].exit.risk == 0.01 and values["whole"].exit is None
     assert [each.layer for each in values["whole"].predict(["a film"])] == [3]
-    exec(fixed.replace('"saved"', repr(str(trained / "model"))), values)
     assert [each.layer for each in values["answers"]] == [2]
 
 
@@ -249,32 +244,17 @@ WRONG = [{"risk": 5}, {"confidence": 0}, {"confidence": 7}, {"noise": -1}, {"ris
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["[]", "{}", "oops", '{"threshold": 2}', *(json.dumps(WHOLE | each) for each in [{"threshold": 2}, *WRONG])],
+    ("content", "remedy"),
+    [
+        *((content, "") for content in ("[]", "{}", "oops", '{"threshold": 2}')),
+        *((json.dumps(WHOLE | each), "evaluate --exit --risk again") for each in [{"threshold": 2}, *WRONG]),
+    ],
 )
-def test_a_damaged_threshold_is_one_line(content, tmp_path):
+def test_a_damaged_threshold_is_one_line(content, remedy, tmp_path):
     file = tmp_path / CERTIFIED_FILE
     file.write_text(json.dumps(WHOLE))
     assert CertifiedExit.read(tmp_path).threshold == 0.9
     file.write_text(content)
-    with pytest.raises(InputError, match=CERTIFIED_FILE.replace(".", r"\.")) as error:
+    with pytest.raises(InputError, match=rf"{re.escape(CERTIFIED_FILE)}.*{remedy}") as error:
         CertifiedExit.read(tmp_path)
-    words = str(error.value)
-    assert "\n" not in words and (not content.startswith('{"threshold": 0') or "evaluate --exit --risk again" in words)
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"risk": 0.01}, "--exit"),
-        ({"exit": True, "confidence": 0.9}, "--risk"),
-        ({"exit": True, "risk": 0.01, "unseen": True}, "--unseen.*--task"),
-        ({"exit": True, "risk": 0.01, "task": "classification"}, "not seen.*--unseen"),
-        ({"exit": True, "risk": 0.0}, "risk.*0"),
-        ({"exit": True, "risk": float("nan")}, "risk.*nan"),
-        ({"exit": True, "risk": 0.1, "confidence": 1.0}, "confidence.*1"),
-    ],
-)
-def test_a_risk_that_means_nothing_is_refused_before_any_work(settings, match, tmp_path):
-    with pytest.raises(InputError, match=match):
-        run.evaluate(tmp_path / "nowhere", **settings)
+    assert "\n" not in str(error.value)

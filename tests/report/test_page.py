@@ -9,6 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from descend.report import write_completions, write_page
+from descend.results.ownership import written_by_descend
 from tests.support.browser import HOSTILE, Guarded, Visit
 from tests.support.pages import NOISE, classifier, fake_run
 
@@ -41,12 +42,18 @@ def unfold(visit: Visit) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_it_loads_fits_and_axe_finds_nothing(browser: Browser, pages: list[Path], size: dict, scheme: str) -> None:
-    for file in pages:
+def test_it_fits_axe_finds_nothing_and_the_answer_comes_first(
+    browser: Browser, pages: list[Path], size: dict, scheme: str
+) -> None:
+    for file, samples in zip(pages, (".layers", ".texts"), strict=True):
         assert file.stat().st_size < 1.5e6
         with Visit(browser, file, viewport=size, color_scheme=scheme) as visit:
-            unfold(visit)
             page = visit.page
+            places = (".answer table", ".plots", samples, ".verdict", "h2:has-text('Under noise')", ".curious")
+            tops = [page.locator(place).first.bounding_box()["y"] for place in places]
+            assert tops == sorted(tops) and page.locator(".plot svg").first.is_visible()
+            assert "Feasible" in page.locator(".verdict").inner_text()
+            unfold(visit)
             assert page.title() == page.locator("h1").inner_text() == TITLE
             assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
             assert [violation["id"] for violation in Axe().run(page).response["violations"]] == []
@@ -54,26 +61,11 @@ def test_it_loads_fits_and_axe_finds_nothing(browser: Browser, pages: list[Path]
             assert [url for url in visit.requests if not url.startswith(("file:", "data:"))] == []
 
 
-def test_the_answer_comes_first_then_curves_samples_and_what_was_asked(browser: Browser, pages: list[Path]) -> None:
-    for file, samples in zip(pages, (".layers", ".texts"), strict=True):
-        with Visit(browser, file, viewport=DESK) as visit:
-            places = (".answer table", ".plots", samples, ".verdict", "h2:has-text('Under noise')", ".curious")
-            tops = [visit.page.locator(place).first.bounding_box()["y"] for place in places]
-            assert tops == sorted(tops)
-            assert visit.page.locator(".plot svg").first.is_visible()
-            assert "Feasible" in visit.page.locator(".verdict").inner_text()
-
-
 def test_the_colours_of_text_and_curves_follow_dark_mode_and_paper_is_light(visit: Visit) -> None:
-    def look() -> tuple[str, ...]:
-        return tuple(
-            visit.page.evaluate(f"getComputedStyle(document.querySelector('{place}')).{what}")
-            for place, what in (
-                ("body", "backgroundColor"),
-                (".plot text", "fill"),
-                (".plot [style*=d55e00]", "stroke"),
-            )
-        )
+    def look() -> list[str]:
+        places = {"body": "backgroundColor", ".plot text": "fill", ".plot [style*=d55e00]": "stroke"}
+        style = "getComputedStyle(document.querySelector('{}')).{}"
+        return [visit.page.evaluate(style.format(*each)) for each in places.items()]
 
     light = look()
     visit.page.emulate_media(color_scheme="dark")
@@ -89,16 +81,13 @@ def test_the_colours_of_text_and_curves_follow_dark_mode_and_paper_is_light(visi
 
 
 def test_a_reader_of_the_screen_gets_the_same_answer(visit: Visit) -> None:
-    page = visit.page
-    unfold(visit)
-    assert all(image.get_attribute("alt") for image in page.locator("img").all())
-    plots = page.locator(".plot")
+    """Axe knows that images and controls have names; here plots have, and their numbers stand in tables."""
+    plots, with_numbers = visit.page.locator(".plot"), visit.page.locator("figure:has(.plot):has(table)")
     assert all(plot.get_attribute("aria-label") and plot.get_attribute("role") == "img" for plot in plots.all())
-    with_numbers = page.locator("figure:has(.plot):has(table)")
     assert with_numbers.count() == plots.count() - 1  # but for the multipliers, which are long
+    unfold(visit)
     heads = with_numbers.first.locator("thead th").all_inner_texts()
     assert heads == ["layer (0: before the first block)", "ERM", "Constrained"]
-    assert page.evaluate("[...document.querySelectorAll('input')].filter(input => !input.labels.length).length") == 0
 
 
 def test_the_sliders_move_all_frames(visit: Visit) -> None:
@@ -110,8 +99,7 @@ def test_the_sliders_move_all_frames(visit: Visit) -> None:
     assert before[1] == f"Constrained, noise γ = 0.15, layer 7, clip 1, {before[2]}"
     seen = {before}
     for control, key in (("noise", "End"), ("layer", "Home")):
-        visit.page.locator(f"[data-control={control}]").focus()
-        visit.page.keyboard.press(key)
+        visit.page.locator(f"[data-control={control}]").press(key)
         seen.add(visit.panel("Constrained"))
     assert len({src for src, _, _ in seen}) == len({error for _, _, error in seen}) == 3
     assert f"γ = {NOISE[-1]:g}, layer 0" in visit.panel("Constrained")[1] and visit.panel("Clean") == clean
@@ -129,23 +117,6 @@ def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path:
             ground = "getComputedStyle(document.querySelector('.verdict')).backgroundColor"
             looks.add((visit.page.evaluate(ground), visit.page.locator(".headline .mark").inner_text()))
     assert len({ground for ground, _ in looks}) == len({mark for _, mark in looks}) == 4
-
-
-def test_settings_that_do_not_compare_have_sections_of_their_own(browser: Browser, tmp_path: Path) -> None:
-    folders = [
-        fake_run(
-            tmp_path / f"{method}-{noise}-{seed}", method, seed=seed, train_noise=noise, feasible=not seed, frames=False
-        )
-        for noise in (0.15, 0.6)
-        for method in ("constrained", "erm")
-        for seed in (0, 1)
-    ]
-    with Visit(browser, write_page(folders, tmp_path / "report.html", "Study")) as visit:
-        assert visit.page.locator("main > section").count() == 2
-        assert "Not feasible in 1 of 2 runs" in visit.page.locator(".verdict.broken").first.inner_text()
-        assert "they differ in training noise" in visit.page.locator(".subtitle").inner_text()
-        row = visit.page.locator("tbody tr", has_text="Constrained").first.inner_text()
-        assert "±" in row and "1 of 2" in row and visit.complaints == []
 
 
 def test_texts_are_shown_with_what_each_layer_decides(browser: Browser, pages: list[Path]) -> None:
@@ -184,7 +155,9 @@ def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> N
     for path in paths:
         path.parent.mkdir()
         path.write_text(json.dumps(rows))
-    with Guarded(browser, write_completions(paths, tmp_path / "page.html"), ready="table") as visit:
+    page = write_completions(paths, tmp_path / "page.html")
+    assert written_by_descend(page)
+    with Guarded(browser, page, ready="table") as visit:
         visit.assert_quiet()
         assert visit.page.locator("tbody th").all_text_contents() == [row["instruction"] for row in rows]
         answers = [f"answer {hostile} ?" for hostile in HOSTILE for _ in range(2)]

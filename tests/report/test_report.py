@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from itertools import combinations
@@ -18,14 +19,12 @@ from descend.report import RunView, figures, write_page
 from descend.report.answer import answer, evaluated_differently, numbers
 from descend.report.asked import asked
 from descend.report.charts import Series, chart
-from descend.report.intervals import Jackknife
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
 from descend.report.samples import Frames, embed
 from descend.results import REQUIRED, Summary
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 GROUPS = 24
-LAYERS = (1, 3, 7)
 BASE = np.linspace(0.5, 0.9, 8)[:, None] + 0.1 * np.random.default_rng(0).normal(
     size=GROUPS
 )  # hard groups are hard to all
@@ -37,38 +36,45 @@ def means(seed: int, better: float = 0.0) -> np.ndarray:
 
 
 def evaluated(
-    folder: Path, method: str, scores: np.ndarray | None, *, size: int | list[int] = 5, root: bool = False, **entries
+    folder: Path, method: str, scores: np.ndarray | None, *, size: int = 5, root: bool = False, **entries
 ) -> Path:
-    """A run of which each group has ``size`` samples with these mean scores, or the sizes in turn."""
+    """A run of which each group has ``size`` samples with these mean scores."""
     if scores is not None:
         values = (np.sqrt(scores.mean(1)) if root else scores.mean(1)).tolist()
         entries = {"layer_metrics": {"0.15": values}} | entries
     fake_run(folder, method, frames=False, **entries if root else classifier(**entries))
     if scores is not None:
-        counts = np.resize(size, scores.shape[1]).tolist()
-        sums = (np.array(counts) * scores).tolist()
+        counts, sums = [size] * scores.shape[1], (size * scores).tolist()
         layers = {"noise": [0.15], "counts": counts, "losses": [sums], "scores": [sums]}
         content = {"noise": NOISE, "root": root, "counts": counts, "scores": [sums[-1]] * len(NOISE), "layers": layers}
         (folder / "groups.json").write_text(json.dumps(content))
     return folder
 
 
-def group_of(*folders: Path) -> Group:
-    (group,) = group_runs([RunView.read(folder) for folder in folders])
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunView]:
+    """Makes an evaluated run that has these entries, without a folder."""
+    folder = tmp_path_factory.mktemp("runs")
+    known = {each: fake_run(folder / each, each, frames=False) / "summary.json" for each in ("erm", "constrained")}
+    contents = {method: json.loads(file.read_text()) for method, file in known.items()}
+
+    def made(method: str = "constrained", **entries) -> RunView:
+        content = contents.get(method, contents["erm"]) | {"method": method} | entries
+        return RunView(Summary.model_validate(content))
+
+    return made
+
+
+def group_of(*runs: Path | RunView) -> Group:
+    (group,) = group_runs([run if isinstance(run, RunView) else RunView.read(run) for run in runs])
     return group
 
 
-def shown(*folders: Path) -> tuple[dict, str]:
+def shown(*runs: Path) -> tuple[dict, str]:
     """The cells of the table of numbers by arm and column, and the words below it."""
-    table, notes = numbers(group_of(*folders))
+    table, notes = numbers(group_of(*runs))
     rows = table.bodies[0][1]
     return {row.cells[0].text: dict(zip(table.heads, row.cells, strict=True)) for row in rows}, " ".join(notes)
-
-
-@pytest.fixture
-def summary(tmp_path: Path) -> dict:
-    """The content of a constrained run's summary.json."""
-    return json.loads((fake_run(tmp_path / "constrained", "constrained") / "summary.json").read_text())
 
 
 def page_of(runs: list, folder: Path) -> str:
@@ -83,6 +89,9 @@ def ends(note: str) -> list[float]:
 def students(values: np.ndarray) -> list[float]:
     width = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
     return [values.mean() - width, values.mean() + width]
+
+
+# --- the answer and its numbers
 
 
 HALF, FULL, MINUS = "Half depth, layer 3", "Full depth, layer 7", "Minus ERM"
@@ -101,22 +110,11 @@ def test_every_method_has_its_numbers_and_differences_are_paired(tmp_path: Path)
             continue
         apart = scores[method][7] - scores["erm"][7]
         assert float(cells[name][MINUS].text) == pytest.approx(apart.mean(), rel=0.01)
-        low, high = students(apart)
-        assert ends(cells[name][MINUS].note) == pytest.approx([low, high], rel=1e-2, abs=6e-5)
-        assert high - low < 0.3 * np.subtract(*reversed(ends(cells[name][HALF].note)))  # unpaired it would be wide
+        # Unpaired it would be wide.
+        assert ends(cells[name][MINUS].note) == pytest.approx(students(apart), rel=1e-2, abs=6e-5)
     assert "higher is better" in words and "over 24 groups of samples" in words and "too narrow" not in words
     few = evaluated(tmp_path / "few", "erm", means(1), groups=11)
     assert "So few groups may make them too narrow." in shown(few)[1]
-
-
-@pytest.mark.parametrize("sizes", [[4], [10, 1, 1, 1]], ids=str)
-@pytest.mark.parametrize("count", [12, 20, 40])
-def test_intervals_cover_the_mean_over_samples(count: int, sizes: list[int]) -> None:
-    """2,500 draws, each a level of its own, where half of the variance is the groups'."""
-    of_group, rng = np.resize(sizes, count), np.random.default_rng(0)
-    sums = of_group * rng.normal(size=(2500, count)) + np.sqrt(of_group) * rng.normal(size=(2500, count))
-    low, high = Jackknife.of(sums[None], of_group).ends()
-    assert ((low <= 0) & (high >= 0)).mean() >= 0.94
 
 
 def test_a_root_is_taken_of_the_mean_over_groups_and_seeds_widen(tmp_path: Path) -> None:
@@ -130,42 +128,42 @@ def test_a_root_is_taken_of_the_mean_over_groups_and_seeds_widen(tmp_path: Path)
     cells, words = shown(*folders)
     by_seed = np.sqrt([each[7].mean() for each in scores])
     low, high = ends(cells["ERM"][FULL].note)
-    assert "and 2 seeds" in words and low < by_seed.min() < high
+    assert "and 2 seeds" in words and "±" in cells["ERM"]["RMSE, mean over noise"].text and low < by_seed.min() < high
     assert float(cells["ERM"][FULL].text) == pytest.approx(by_seed.mean(), abs=6e-3)
 
 
 @pytest.mark.parametrize("theirs", [{"scores": means(2), "size": 6}, {"scores": None}, {"scores": means(2), "seed": 5}])
 def test_what_can_not_be_paired_has_no_difference(tmp_path: Path, theirs: dict) -> None:
     erm = [evaluated(tmp_path / f"{seed}", "erm", means(seed), seed=seed) for seed in (1, 2)]
-    cells, words = shown(*erm, evaluated(tmp_path / "other", "constrained", **{"seed": 1} | theirs))
-    assert cells["Constrained"][MINUS] == ("–", "", False) and "– where there are none" in words
+    cells, words = shown(*erm, evaluated(tmp_path / "other", "linear", **{"seed": 1} | theirs))
+    assert cells["Linear weights"][MINUS] == ("–", "", False) and "– where there are none" in words
 
 
 @pytest.mark.parametrize(
-    ("entries", "words"),
+    ("entries", "calibrated", "words"),
     [
-        ({"strength": 0.8}, "violations do not compare: strength 0.2 (ERM); strength 0.8 (Constrained)."),
-        ({"sigma": 0.1835}, None),  # 2 % more than ERM's: each model learns its embedding
-        ({"sigma": 0.5}, "γ stands for different noise: σ_x is 0.18 to 0.5."),
-        ({"noise": NOISE[:-1], "values": [0.7] * 5}, "The mean over noise is over different levels"),
-        ({"samples": 70}, "The number of samples differs: 60 (ERM); 70 (Constrained)."),
-        ({"calibrated": True}, "losses do not compare: not calibrated (ERM); calibrated (Constrained)."),
-        ({}, None),
+        ({"strength": 0.8}, None, "violations do not compare: strength 0.2 (ERM); strength 0.8 (Constrained)."),
+        ({"sigma": 0.1835}, None, None),  # 2 % more than ERM's: each model learns its embedding
+        ({"sigma": 0.5}, None, "γ stands for different noise: σ_x is 0.18 to 0.5."),
+        ({"noise": NOISE[:-1], "values": [0.7] * 5}, None, "The mean over noise is over different levels"),
+        ({"samples": 70}, None, "The number of samples differs: 60 (ERM); 70 (Constrained)."),
+        ({}, True, "losses do not compare: not calibrated (ERM); calibrated (Constrained)."),
+        ({}, None, None),
     ],
 )
-def test_runs_that_are_not_evaluated_alike_are_not_compared_silently(tmp_path: Path, entries: dict, words: str) -> None:
-    alike = {"strength": 0.2, "samples": 60}
-    folders = []
-    for method, own in (("erm", {}), ("constrained", entries)):
-        known = alike | own
-        temperature = 1.3 if known.pop("calibrated", False) else None
-        folders.append(evaluated(tmp_path / method, method, means(1), **known))
-        summary = json.loads((folders[-1] / "summary.json").read_text())
-        (folders[-1] / "summary.json").write_text(json.dumps(summary | {"alpha": []}))
-        config = {"recipe": "text-distilbert", "method": method, "seed": 0, "model": "m", "settings": {}}
-        (folders[-1] / "config.json").write_text(json.dumps(config | {"training": {}, "temperature": temperature}))
-    lines = evaluated_differently(group_runs([RunView.read(folder) for folder in folders])[0])
+def test_runs_that_are_not_evaluated_alike_are_not_compared_silently(view, entries, calibrated, words) -> None:
+    alike = {"strength": 0.2, "samples": 60, "alpha": []}
+    runs = [replace(view("erm", **alike), calibrated=False), replace(view(**alike | entries), calibrated=calibrated)]
+    lines = evaluated_differently(group_of(*runs))
     assert (len(lines) == 1 and words in lines[0]) if words else lines == []
+
+
+@pytest.mark.parametrize(("temperature", "calibrated"), [(1.3, True), (1.0, False), (None, False)])
+def test_whether_a_run_is_calibrated_is_read_from_its_config(tmp_path: Path, temperature, calibrated) -> None:
+    folder = fake_run(tmp_path, "erm", frames=False)
+    config = {"recipe": "text-distilbert", "method": "erm", "seed": 0, "model": "m", "settings": {}, "training": {}}
+    (folder / "config.json").write_text(json.dumps(config | {"temperature": temperature}))
+    assert RunView.read(folder).calibrated is calibrated
 
 
 def needed(layer: int, state: str, **entries: object) -> dict:
@@ -175,12 +173,10 @@ def needed(layer: int, state: str, **entries: object) -> dict:
     return {"layers_needed": known | {"chosen": {"1": None, "2": choice, "5": choice}} | entries}
 
 
-def test_a_section_begins_with_the_layers_that_suffice(tmp_path: Path) -> None:
-    plain = fake_run(tmp_path / "plain", "erm", frames=False, **classifier() | needed(3, "proven"))
-    kept = {"kept": {"0.0": "proven", "0.15": "broken"}}
-    other = needed(5, "open", baseline="runs/plain", seed=7) | kept
-    linear = fake_run(tmp_path / "linear", "linear", frames=False, **classifier() | other)
-    found = answer(group_of(plain, linear))
+def test_a_section_begins_with_the_layers_that_suffice(view, tmp_path: Path) -> None:
+    plain = view("erm", **classifier() | needed(3, "proven"))
+    other = needed(5, "open", baseline="runs/plain", seed=7) | {"kept": {"0.0": "proven", "0.15": "broken"}}
+    found = answer(group_of(plain, view("linear", **classifier() | other)))
     rows = {
         row.cells[0].text: [(cell.text, cell.note) for cell in row.cells[1:]] for row in found.tables[0].bodies[0][1]
     }
@@ -189,44 +185,31 @@ def test_a_section_begins_with_the_layers_that_suffice(tmp_path: Path) -> None:
     assert rows["Linear weights"][1][1] == "open, at most 3.3 points worse; certified: layer 5, 0.643, 50 % of the time"
     words = " ".join(found.lines)
     assert "<b>ERM.</b> Accuracy at γ = 0.15, held to its own full depth" in words
-    assert (
-        "held to the full depth of plain of seed 7" in words
-        and "broken" not in words
-        and "refuted at γ = 0.15" in words
-    )
+    assert "held to the full depth of plain of seed 7" in words and "refuted at γ = 0.15" in words
     # A single run says it in the headline; what was not asked for descent is neither feasible nor broken.
     page = page_of([plain], tmp_path)
     assert ">3 of 7 layers suffice within 2 points: certified</h2>" in page and "What was asked" not in page
-    ring = figures.quality(group_of(plain)).numbers
-    assert ring and ring.heads == ["layer (0: before the first block)", "ERM"]
-    older = fake_run(tmp_path / "older", "linear", frames=False)
-    assert answer(group_of(older)).headline == "How many layers suffice was not measured"
+    assert answer(group_of(view("linear"))).headline == "How many layers suffice was not measured"
 
 
-def test_a_charts_numbers_are_those_of_the_runs(tmp_path: Path) -> None:
-    runs = [fake_run(tmp_path / method, method, input_metrics={"0.15": 36.0}) for method in ("erm", "constrained")]
-    group = group_of(*runs)
-    losses = group.runs[1].summary.layer_losses[0.15]
+def test_a_charts_numbers_are_those_of_the_runs(view) -> None:
+    runs = [view(method, input_metrics={"0.15": 36.0}) for method in ("erm", "constrained")]
+    group, own = group_of(*runs), runs[1].summary
+    losses = own.layer_losses[0.15]
     table = figures.losses(group).numbers
-    assert table and table.heads[1:] == ["ERM", "Constrained", "Constrained, had to reach"]
-    assert [row.cells[2].text for row in table.bodies[0][1]] == [f"{loss:.2f}" for loss in losses]
-    assert [row.cells[3].text for row in table.bodies[0][1]] == ["–", *(f"{0.9 * loss:.2f}" for loss in losses[:-1])]
-    curve = figures.robustness(group)
-    assert (
-        curve
-        and curve.numbers
-        and curve.numbers.bodies[0][1][-1].cells[2].text == f"{group.runs[1].summary.values[-1]:.2f}"
-    )
-    assert figures.robustness(group_of(fake_run(tmp_path / "one", "erm", layer_losses={"0.15": losses}))) is None
-    texts = [fake_run(tmp_path / f"t{method}", method, **classifier()) for method in ("erm", "constrained")]
-    headings = [each.heading for each in (*figures.samples(group_of(*texts)), *figures.prices(group_of(*texts)))]
-    assert headings == [
-        *("Descent of single samples", "Where answers settle", "Early exits"),
-        *("Multipliers", "Constraints on test data"),
-    ]
+    assert table.heads[1:] == ["ERM", "Constrained", "Constrained, had to reach"]
+    cells = [[cell.text for cell in row.cells[2:]] for row in table.bodies[0][1]]
+    reach = ["–", *(f"{0.9 * loss:.2f}" for loss in losses[:-1])]
+    assert cells == [[f"{loss:.2f}", bound] for loss, bound in zip(losses, reach, strict=True)]
+    assert figures.robustness(group).numbers.bodies[0][1][-1].cells[2].text == f"{own.values[-1]:.2f}"
+    assert figures.robustness(group_of(view("erm", layer_losses={"0.15": losses}))) is None
+    assert figures.quality(group_of(runs[0])).numbers.heads == ["layer (0: before the first block)", "ERM"]
+    texts = group_of(*(view(method, **classifier()) for method in ("erm", "constrained")))
+    headings = [each.heading for each in figures.samples(texts)]
+    assert headings == ["Descent of single samples", "Where answers settle", "Early exits"]
     assert "The noisy input itself has 36.00." not in shown(*runs)[1]  # those are losses
-    rmse = [fake_run(tmp_path / "rmse", "erm", layer_metrics={"0.15": [20.0] * 8}, input_metrics={"0.15": 36.0})]
-    assert "The noisy input itself has 36.00." in shown(*rmse)[1]
+    rmse = view("erm", layer_metrics={"0.15": [20.0] * 8}, input_metrics={"0.15": 36.0})
+    assert "The noisy input itself has 36.00." in shown(rmse)[1]
 
 
 def test_what_is_drawn_is_in_the_pages_colours_and_names_are_text() -> None:
@@ -237,40 +220,35 @@ def test_what_is_drawn_is_in_the_pages_colours_and_names_are_text() -> None:
 
 
 def test_what_does_not_fit_is_thinned_evenly() -> None:
-    generator = np.random.default_rng(0)
-    noisy = generator.integers(0, 256, (6, 2, 32, 32), dtype=np.uint8)
-    frames = Frames(NOISE, noisy[0], noisy, noisy[:, None].repeat(3, axis=1))
-    whole = embed({"ERM": frames}, 10**9, NOISE[0])
-    half = embed({"ERM": frames}, len(json.dumps(whole)) // 3, NOISE[0])
+    noisy = np.random.default_rng(0).integers(0, 256, (6, 2, 32, 32), dtype=np.uint8)
+    frames = {"ERM": Frames(NOISE, noisy[0], noisy, noisy[:, None].repeat(3, axis=1))}
+    whole = embed(frames, 10**9, NOISE[0])
+    half = embed(frames, len(json.dumps(whole)) // 3, NOISE[0])
     assert whole["clips"] == 2 and len(whole["noise"]) == 6
     assert half["clips"] == 1 and half["noise"] == [NOISE[0], NOISE[2], NOISE[4], NOISE[5]]
-    assert embed({"ERM": frames}, 100, NOISE[0]) is None
+    assert embed(frames, 100, NOISE[0]) is None
     error = noisy[5, 1].astype(float) - noisy[0, 1]
     assert whole["panels"][2]["rmse"][5][2][1] == pytest.approx(np.sqrt(np.mean(error**2)), abs=0.01)
 
 
-def test_bare_summaries_are_enough(summary: dict, tmp_path: Path) -> None:
-    bare = {key: summary[key] for key in REQUIRED}
-    bare["layer_losses"] = {"0.15": summary["layer_losses"]["0.15"]}
-    (tmp_path / "summary.json").write_text(json.dumps(bare))
-    assert write_page([tmp_path], tmp_path, "Bare") == tmp_path / "report.html"
+def test_bare_summaries_are_enough_and_a_run_that_diverged_is_still_shown(view, tmp_path: Path) -> None:
+    content = view().summary.content()
+    bare = {key: content[key] for key in REQUIRED} | {"layer_losses": {0.15: content["layer_losses"][0.15]}}
+    page_of([RunView(Summary.model_validate(bare))], tmp_path)
+    losses = {level: [1.0, *[None] * 6, math.inf] for level in content["layer_losses"]}
+    known = {"layer_losses": losses, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
+    known |= {"mean": None, "values": [None] * len(NOISE), "train_value": None, "feasible": False}
+    page = page_of([view(**known)], tmp_path)
+    assert "Not feasible" in page and "diverged" in page
 
 
-def test_a_run_that_diverged_is_still_shown(summary: dict, tmp_path: Path) -> None:
-    broken = {level: [1.0, *[float("nan")] * 6, float("inf")] for level in summary["layer_losses"]}
-    known = {"layer_losses": broken, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
-    known |= {"mean": float("nan"), "values": [float("nan")] * len(NOISE), "feasible": False}
-    nulls = {"layer_losses": {level: [1.0, *[None] * 7] for level in broken}, "mean": None, "train_value": None}
-    for entries in ({}, nulls | {"values": [None] * len(NOISE)}):
-        (tmp_path / "summary.json").write_text(json.dumps(summary | known | entries))
-        page = page_of([tmp_path], tmp_path)
-        assert "Not feasible" in page and "diverged" in page
+# --- what was asked
 
 
-def test_a_model_that_is_worse_than_its_input_is_not_called_good(tmp_path: Path) -> None:
+def test_a_model_that_is_worse_than_its_input_is_not_called_good(view) -> None:
     def said(given: float, **entries):
         rows = {"layer_metrics": {"0.15": [20.0] * 7 + [18.7]}, "input_metrics": {"0.15": given}}
-        return asked(group_of(fake_run(tmp_path / "run", "constrained", frames=False, **rows, **entries)))
+        return asked(group_of(view(**rows, **entries)))
 
     good, bad = said(36.0), said(15.2)
     assert (good.status, good.mark) == ("holds", "✓") and good.advice.startswith("Nothing: ")
@@ -280,19 +258,15 @@ def test_a_model_that_is_worse_than_its_input_is_not_called_good(tmp_path: Path)
     assert broken.status == "broken" and broken.lines[-1] == line and "best_feasible" in broken.advice
 
 
-def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(tmp_path: Path) -> None:
-    run = fake_run(tmp_path / "run", "constrained", frames=False, violated=[3], **geometric())
-    box = asked(group_of(run))
+def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(view) -> None:
+    box = asked(group_of(view(**geometric(violated=[3]))))
     rows = [[cell.text for cell in row.cells] for row in box.tables[0].bodies[0][1]]
     assert rows[0][2:] == ["–", "–", "54.7%"] and rows[1][2] == "5.50" and rows[3][4] == "not certain"
     assert [row.cells[3].strong for row in box.tables[0].bodies[0][1]] == [False, False, True, *[False] * 4]
-    assert any("at a strength of 0.7." in line for line in box.lines)
-    assert any("layer 1 by 54.7%" in line for line in box.lines)
-    steps = fake_run(tmp_path / "steps", "constrained", frames=False, limits=[None, None, 0.78, 0.89, *[0.945] * 4])
-    assert (
-        "Asked of layers 2 to 7: a loss 22, 11, 5.5, 5.5, 5.5, 5.5\u00a0% lower than the layer before."
-        in asked(group_of(steps)).lines
-    )
+    assert all(any(words in line for line in box.lines) for words in ("at a strength of 0.7.", "layer 1 by 54.7%"))
+    steps = asked(group_of(view(limits=[None, None, 0.78, 0.89, *[0.945] * 4])))
+    words = "Asked of layers 2 to 7: a loss 22, 11, 5.5, 5.5, 5.5, 5.5\u00a0% lower than the layer before."
+    assert words in steps.lines
 
 
 MISSED = {"feasible": False, "certain": False, "violated": [4]}
@@ -364,12 +338,11 @@ OPEN = "Open: these data are too few to tell whether the constraints hold"
     ],
 )
 def test_the_page_claims_no_more_than_the_data(
-    summary: dict, runs_are: list[str], status: str, headline: str, cell: tuple[str, str]
+    view, runs_are: list[str], status: str, headline: str, cell: tuple[str, str]
 ) -> None:
-    summaries = [summary | VERDICTS[name] | {"seed": seed} for seed, name in enumerate(runs_are)]
-    (group,) = group_runs([RunView(Summary.model_validate(each)) for each in summaries])
+    group = group_of(*(view(**VERDICTS[name], seed=seed) for seed, name in enumerate(runs_are)))
     box = asked(group)
-    assert box and box.status == status and headline in box.headline
+    assert box.status == status and headline in box.headline
     assert ("evaluate on more data first" in box.advice) == any("chance" in name for name in runs_are)
     table, _ = numbers(group)
     assert cell in [(each.text, each.note) for each in table.bodies[0][1][0].cells]
@@ -384,68 +357,54 @@ def test_the_page_claims_no_more_than_the_data(
         ("Digits", ["load it and give it to descend.evaluate"], " --"),
     ],
 )
-def test_a_script_is_advised_in_python(summary: dict, recipe: str, words: list[str], others: str) -> None:
-    known = {"feasible": False, "certain": False, "recipe": recipe}
-    box = asked(group_runs([RunView(Summary.model_validate(summary | known))])[0])
-    assert box and all(each in box.advice for each in words) and others not in box.advice
+def test_a_script_is_advised_in_python(view, recipe: str, words: list[str], others: str) -> None:
+    box = asked(group_of(view(feasible=False, certain=False, recipe=recipe)))
+    assert all(each in box.advice for each in words) and others not in box.advice
 
 
-def test_each_verdict_is_said_once_and_by_whom(summary: dict, tmp_path: Path) -> None:
+def test_each_verdict_is_said_once_and_by_whom(view, tmp_path: Path) -> None:
     words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
-    views = [
-        RunView(Summary.model_validate(summary | {"alpha": [alpha], "seed": seed, "verdict": said}))
-        for (alpha, seed), said in words.items()
-    ]
-    page = page_of(views, tmp_path)
+    page = page_of([view(alpha=[alpha], seed=seed, verdict=said) for (alpha, seed), said in words.items()], tmp_path)
     assert "<p><b>Constrained, α = 0.1, seed 0.</b> One &amp; all hold.</p>" in page
     assert "<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2.</b> Layer 3 fails." in page
     assert page.count("Layer 3 fails.") == 1
-    alone = page_of([tmp_path / "constrained"], tmp_path)
+    alone = page_of([view()], tmp_path)
     assert "Constrained.</b>" not in alone and alone.count("All 7 constraints hold; layers 2 and 5 bind.") == 1
 
 
-def test_runs_evaluated_on_other_data_or_models_are_kept_apart(tmp_path: Path) -> None:
-    evaluated = {
+# --- which runs share a section and an arm
+
+
+def test_runs_evaluated_on_other_data_or_models_are_kept_apart(view, tmp_path: Path) -> None:
+    differing = {
         "": {},
         ", evaluated on the validation split": {"split": "validation"},
         ", best feasible checkpoint": {"checkpoint": "best_feasible"},
         ", evaluated on the tr<i>n split, best feasible checkpoint": {"split": "tr<i>n", "checkpoint": "best_feasible"},
         ", under laplace noise": {"shift": "laplace"},
     }
-    folders = [
-        fake_run(tmp_path / str(place), "constrained", frames=False, **entries)
-        for place, entries in enumerate(evaluated.values())
-    ]
-    names = [f"UT-7 on ped2<b>, trained at γ = 0.15{words}" for words in evaluated]
-    assert [group.name for group in group_runs([RunView.read(folder) for folder in folders])] == names
-    page = page_of(folders, tmp_path)
+    names = [f"UT-7 on ped2<b>, trained at γ = 0.15{words}" for words in differing]
+    runs = [view(**entries) for entries in differing.values()]
+    assert [group.name for group in group_runs(runs)] == names
+    page = page_of(runs, tmp_path)
     assert all(f"<h2>{escape(name)}</h2>" in page for name in names)
-    page = page_of(folders[1:2], tmp_path)
+    assert "5 runs in 5 settings, which are not compared with each other: they differ in split, checkpoint" in page
+    page = page_of(runs[1:2], tmp_path)
     assert f'<p class="subtitle">{escape(names[1])}</p>' in page and "Constraints on validation data" in page
+    # Data of one name are told apart by the noisy input, where it differs.
+    runs = [view(input_metrics={"0.15": metric}) for metric in (12.344, 12.3441, 15.0)]
+    groups = [(len(group.runs), group.name.removeprefix(names[0])) for group in group_runs(runs)]
+    assert groups == [(2, ", where the noisy input has RMSE 12.3"), (1, ", where the noisy input has RMSE 15")]
+    assert group_of(runs[2]).name == names[0]
 
 
-def test_data_of_one_name_are_kept_apart_where_their_noisy_input_differs(tmp_path: Path) -> None:
-    given = [12.344, 12.3441, 15.0]
-    folders = [
-        fake_run(tmp_path / str(place), "constrained", frames=False, input_metrics={"0.15": metric})
-        for place, metric in enumerate(given)
-    ]
-    groups = group_runs([RunView.read(folder) for folder in folders])
-    assert [len(group.runs) for group in groups] == [2, 1]
-    base = "UT-7 on ped2<b>, trained at γ = 0.15, where the noisy input has RMSE"
-    assert [group.name for group in groups] == [f"{base} 12.3", f"{base} 15"]
-    (alone,) = group_runs([RunView.read(folders[2])])
-    assert alone.name == "UT-7 on ped2<b>, trained at γ = 0.15"
-
-
-def test_every_method_has_its_own_name_and_style_and_erm_comes_first(tmp_path: Path) -> None:
+def test_every_method_has_its_own_name_and_style_and_erm_comes_first(view) -> None:
     assert METHODS.keys() < METHOD_NAMES.keys() == STYLES.keys()
-    group = group_of(*(fake_run(tmp_path / name, name, frames=False, settings={}) for name in reversed(METHODS)))
     expected = [method for method in METHOD_NAMES if method in METHODS]
     assert expected[0] == "erm" and expected[-1] == "constrained"
-    assert [(arm.summary.method, arm.label, arm.style) for arm in group.arms] == [
-        (method, METHOD_NAMES[method], STYLES[method]) for method in expected
-    ]
+    arms = group_of(*(view(name, settings={}) for name in reversed(METHODS))).arms
+    found = [(arm.summary.method, arm.label, arm.style) for arm in arms]
+    assert found == [(method, METHOD_NAMES[method], STYLES[method]) for method in expected]
 
 
 # Machado, Oliveira and Fernandes (2009), at full severity, on linear RGB: the three kinds of colour blindness.
@@ -485,31 +444,17 @@ def test_methods_stay_apart_for_colour_blind_eyes_and_stand_out_from_the_page(gr
     assert len({*symbols, *(style.marker for style in SPARE_STYLES)}) == len(symbols) + len(SPARE_STYLES)
 
 
-def test_only_seeds_share_an_arm_and_labels_say_what_differs(tmp_path: Path) -> None:
-    settings = [
-        {"first_layer": 0, "form": "ratio"},
-        {"first_layer": 0, "form": "ratio"},
-        {"first_layer": 1, "form": "ratio"},
-        {"first_layer": 1, "form": "difference"},
-    ]
-    folders = [
-        fake_run(tmp_path / str(place), "constrained", seed=place, frames=False, settings=each)
-        for place, each in enumerate(settings)
-    ]
-    folders.append(fake_run(tmp_path / "list", "constrained", frames=False, settings=settings[0], alpha=0.2))
-    (group,) = group_runs([RunView.read(folder) for folder in folders])
-    assert {arm.label: [run.summary.seed for run in arm.runs] for arm in group.arms} == {
+def test_only_seeds_share_an_arm_and_labels_say_what_differs(view) -> None:
+    settings = [(0, "ratio"), (0, "ratio"), (1, "ratio"), (1, "difference")]
+    entries = [{"settings": {"first_layer": layer, "form": form}} for layer, form in settings]
+    runs = [view(**each, seed=seed) for seed, each in enumerate(entries)] + [view(**entries[0], alpha=[0.2])]
+    assert {arm.label: [run.summary.seed for run in arm.runs] for arm in group_of(*runs).arms} == {
         "Constrained, α = 0.1, first_layer 0, form ratio": [0, 1],
         "Constrained, α = 0.1, first_layer 1, form ratio": [2],
         "Constrained, α = 0.1, first_layer 1, form difference": [3],
         "Constrained, α = 0.2, first_layer 0, form ratio": [0],
     }
-    first = group.runs[0]
-    lists = [
-        replace(first, summary=first.summary.model_copy(update={"alpha": alpha}))
-        for alpha in ([0.3, 0.2, 0.1], [0.3, 0.1, 0.1])
-    ]
-    assert len(group_runs(lists)[0].arms) == 2
+    assert len(group_of(view(alpha=[0.3, 0.2, 0.1]), view(alpha=[0.3, 0.1, 0.1])).arms) == 2
 
 
 ROW = '{"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 1}'
@@ -524,18 +469,14 @@ ROW = '{"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metr
         ("records.jsonl", "{}\n", "line 1"),
         ("records.jsonl", ROW.replace('"layer": 1', '"layer": 8') + "\n", "layers 0 to 7"),
         ("frames.npz", "PK no", "frames.npz is damaged"),
+        (None, None, "at least one run"),
     ],
 )
-def test_errors_say_what_to_do(summary: dict, tmp_path: Path, file: str, content, words: str) -> None:
+def test_errors_say_what_to_do(tmp_path: Path, file: str | None, content: str | None, words: str) -> None:
     folder = fake_run(tmp_path / "run", "erm", frames=False)
-    if content is None:
+    if content is not None:
+        (folder / file).write_text(content)
+    elif file:
         (folder / file).unlink()
-    else:
-        (folder / file).write_text(json.dumps(summary | content) if isinstance(content, dict) else content)
     with pytest.raises(InputError, match=re.escape(words)):
-        write_page([folder], tmp_path / "report.html", "Damaged")
-
-
-def test_a_page_needs_a_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="at least one run"):
-        write_page([], tmp_path / "report.html", "None")
+        write_page([folder] if file else [], tmp_path / "report.html", "Damaged")

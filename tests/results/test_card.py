@@ -1,12 +1,11 @@
 """Model cards: what they say, when they are written, and that a user's own is never overwritten."""
 
-import json
 import shlex
 import shutil
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
-import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 from transformers import TrainingArguments
@@ -16,12 +15,13 @@ from descend import DescentTrainer
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.noise import GaussianNoise
-from descend.results import RunConfig, Summary, read_config, verdict_sentence
+from descend.results import RunConfig, Summary, read_summary, verdict_sentence
 from descend.results.card import CARD_FILE, card, edited_card, write_card
 from descend.run import stored
 from descend.run.describing import train_command
 from tests.support.networks import QUIET, network
 from tests.support.runs import train
+from tests.support.subjects import labelled
 
 SUMMARY = {
     **{"metric": "accuracy", "higher_is_better": True, "noise": [0, 1.0], "values": [0.9, 0.8], "mean": 0.85},
@@ -48,17 +48,15 @@ def measured(**changes):
     return Summary.model_validate(SUMMARY | changes)
 
 
-def test_a_card_before_the_evaluation(tmp_path):
+def test_a_card_before_the_evaluation():
     known = {"verdict": "Feasible.", "command": "descend train x", "base_model": "a/b", "metadata": {"license": "mit"}}
-    write_card(tmp_path, text_of(**known))
-    loaded = ModelCard.load(tmp_path / CARD_FILE)
+    loaded = ModelCard(text_of(**known))
     data = loaded.data.to_dict()
     assert (data["library_name"], data["base_model"], data["license"]) == ("transformers", "a/b", "mit")
     assert data["pipeline_tag"] == "text-classification" and data["tags"] == ["descend"] and "model-index" not in data
-    for part in ("# m", "About it.", "Feasible.", "```\ndescend train x\n```"):
-        assert part in loaded.text
-    for architecture, task in (("LlamaForCausalLM", "text-generation"), ("UT", None)):
-        assert ModelCard(text_of(architecture)).data.get("pipeline_tag") == task
+    assert all(part in loaded.text for part in ("# m", "About it.", "Feasible.", "```\ndescend train x\n```"))
+    others = [ModelCard(text_of(each)).data.get("pipeline_tag") for each in ("LlamaForCausalLM", "UT")]
+    assert others == ["text-generation", None]
 
 
 OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_intervals": [[None, None]] * 2}
@@ -115,41 +113,33 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
         assert file.read_bytes() == theirs and str(file) in caplog.text
     file.unlink()
     write_card(tmp_path, "third\n")
-    assert file.read_text().startswith("third\n")
-    assert [path.name for path in tmp_path.iterdir()] == [CARD_FILE]
+    assert file.read_text().startswith("third\n") and list(tmp_path.iterdir()) == [file]
 
 
-def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path, capsys, caplog):
+def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path, caplog):
     run, file = tmp_path / "run", tmp_path / "run" / "model" / CARD_FILE
     assert train(run, "--noise-is", "variance", steps=3) == 0
     first = ModelCard.load(file)
-    assert first.data.library_name == "descend" and "on the validation data" in first.text
-    assert "descend train video-ut" in first.text and not first.data.eval_results
+    assert first.data.library_name == "descend" and not first.data.eval_results
+    said = (
+        "on the validation data",
+        "descend train video-ut",
+        "γ = 0.8, where γσ_x is the variance, on the pixels and",
+    )
+    assert all(words in first.text for words in said)
     assert main(["evaluate", str(run), "--noise", "0,0.8"]) == 0
-    summary = json.loads((run / "summary.json").read_text())
     second = ModelCard.load(file)
-    assert len(second.data.eval_results) == 2 and summary["verdict"] in second.text
-    assert "noise γ = 0.8, where γσ_x is the variance, on the pixels and seed" in first.text
-    assert second.text.count("on the pixels") == 2
-    assert "\nOpen: " in second.text and "interval" not in second.text  # of its few clips
-    assert "input embedding" not in second.text and "head" not in second.text
-    # The evaluation of another checkpoint belongs to that one's card.
+    assert len(second.data.eval_results) == 2 and read_summary(run).verdict in second.text
+    assert second.text.count("on the pixels") == 2 and "input embedding" not in second.text
+    # The evaluation of another checkpoint belongs to that one's card, and a user's card is never replaced.
     shutil.copytree(run / "model", run / "best_feasible")
     shutil.copy(run / "dual.safetensors", run / "best_feasible")
-    before = file.read_text()
-    assert main(["evaluate", str(run), "--noise", "0", "--model", "best_feasible"]) == 0
-    assert file.read_text() == before and ModelCard.load(run / "best_feasible" / CARD_FILE).data.eval_results
-    # The command is as long as what was chosen, and names no folders.
-    config = read_config(run)
-    (data := tmp_path / "secret" / "clips").mkdir(parents=True)
-    config = config.model_copy(update={"settings": config.settings | {"data": str(data), "cache_dir": str(tmp_path)}})
-    command = train_command(config)
-    assert "--data clips" in command and "secret" not in command and str(tmp_path) not in command
-    assert "--learning-rate" not in command and "--max-steps 3" in command
-    file.write_text(file.read_text().replace("tags:", "license: mit\ntags:"))
-    theirs = file.read_text()
-    # Neither an evaluation nor a resumed run replaces the user's card.
-    assert main(["evaluate", str(run), "--noise", "0"]) == 0
+    theirs = file.read_text().replace("tags:", "license: mit\ntags:")
+    file.write_text(theirs)
+    for model, told in (("best_feasible", 0), ("model", 1)):
+        assert main(["evaluate", str(run), "--noise", "0", "--model", model]) == 0
+        assert file.read_text() == theirs and caplog.text.count("was edited") == told
+    assert ModelCard.load(run / "best_feasible" / CARD_FILE).data.eval_results
     assert train(run, "--resume", "--noise-is", "variance", steps=3) == 0
     assert file.read_text() == theirs and caplog.text.count("was edited") == 2
 
@@ -166,68 +156,60 @@ COMMANDS = [
 ]
 
 
+def settings(words: list[str]) -> tuple:
+    """What a command trains."""
+    name, recipe, args, _ = read_recipe([*words, "--out", "RUN", "--use-cpu"])
+    return name, asdict(recipe), stored(args) | {"use_cpu": True}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_command_of_a_card_trains_the_same_run(command, tmp_path, monkeypatch):
+def test_the_command_of_a_card_trains_the_same_run_and_names_no_folder(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def settings(words):
-        name, recipe, args, _ = read_recipe([*words, "--out", "RUN", "--use-cpu"])
-        return name, asdict(recipe), stored(args) | {"use_cpu": True}
-
     name, recipe, training = settings(shlex.split(command))
-    preset = training["preset"]
-    config = RunConfig(
-        recipe=name, method=training["method"], preset=preset, seed=0, model="m", settings=recipe, training=training
-    )
+    known = {"recipe": name, "method": training["method"], "preset": training["preset"], "seed": 0, "model": "m"}
+    config = RunConfig(**known, settings=recipe, training=training)
     words = shlex.split(train_command(config))
     assert words[:3] == ["descend", "train", name] and words[-2:] == ["--out", "RUN"]
     assert settings(words[2:-2]) == (name, recipe, training)
-
-
-def rows():
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(4, 40, (8, 6), generator=generator).tolist()
-    return [{"input_ids": each, "attention_mask": [1] * 6, "labels": place % 2} for place, each in enumerate(ids)]
+    (tmp_path / "secret" / "clips").mkdir(parents=True)
+    places = {"data": str(tmp_path / "secret" / "clips"), "cache_dir": str(tmp_path)}
+    known = {setting: value for setting, value in places.items() if setting in recipe}
+    shared = train_command(config.model_copy(update={"settings": recipe | known}))
+    assert "--data clips" in shared and str(tmp_path) not in shared
 
 
 @pytest.fixture
 def pushed(monkeypatch):
     """The folders that would be uploaded."""
     folders = []
-
-    class Hub:
-        def create_repo(self, name, **_):
-            return type("Repo", (), {"repo_id": f"me/{name}"})()
-
-        def upload_folder(self, *, folder_path, **_):
-            folders.append(folder_path)
-
-    monkeypatch.setattr("transformers.trainer.hf_api", Hub, raising=False)
-    monkeypatch.setattr("transformers.trainer.create_repo", Hub().create_repo, raising=False)
+    hub = SimpleNamespace(
+        create_repo=lambda *_, **__: SimpleNamespace(repo_id="me/it"),
+        upload_folder=lambda *, folder_path, **_: folders.append(folder_path),
+    )
+    monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub, raising=False)
+    monkeypatch.setattr("transformers.trainer.create_repo", hub.create_repo, raising=False)
     return folders
 
 
 @pytest.mark.parametrize("adapters", [False, True])
 def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
-    model = network("distilbert", labels=2)
+    model, file = network("distilbert"), tmp_path / "out" / CARD_FILE
     if adapters:
         model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"]))
     args = TrainingArguments(str(tmp_path / "out"), max_steps=1, hub_model_id="me/it", **QUIET)
-    noise = GaussianNoise(0.15, noise_is="variance")
-    trainer = DescentTrainer(model, args, train_dataset=rows(), eval_dataset=rows(), noise=noise)
+    noise, data = GaussianNoise(0.15, noise_is="variance"), labelled()
+    trainer = DescentTrainer(model, args, train_dataset=data, eval_dataset=data, noise=noise)
     trainer.train()
     trainer.evaluate()
     trainer.push_to_hub(license="mit", tags="mine")
-    (folder,) = pushed
-    loaded = ModelCard.load(tmp_path / "out" / CARD_FILE)
-    assert folder == str(tmp_path / "out") and loaded.data.license == "mit"
-    assert loaded.data.tags == ["descend", "mine"] and loaded.data.model_name == "it"
+    loaded = ModelCard.load(file)
+    assert pushed == [str(tmp_path / "out")] and (loaded.data.license, loaded.data.model_name) == ("mit", "it")
+    assert loaded.data.tags == ["descend", "mine"]
     assert loaded.data.library_name == ("peft" if adapters else "transformers")
     assert verdict_sentence(trainer.verdict, "the evaluation data") in loaded.text
     assert "noise γ = 0.15, where γσ_x is the variance, on the input embedding" in loaded.text
-    descend.evaluate(trainer, rows())
-    assert ModelCard.load(tmp_path / "out" / CARD_FILE).data.eval_results
-    (tmp_path / "out" / CARD_FILE).write_text("# Mine\n")
+    descend.evaluate(trainer, data)
+    assert ModelCard.load(file).data.eval_results
+    file.write_text("# Mine\n")
     trainer.push_to_hub()
-    trainer.save_model()
-    assert (tmp_path / "out" / CARD_FILE).read_text() == "# Mine\n"
+    assert file.read_text() == "# Mine\n"

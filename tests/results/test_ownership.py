@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.report import write_completions
 from descend.results.ownership import (
     atomic_folder,
     clear,
@@ -155,6 +154,9 @@ def test_a_folder_is_replaced_if_it_is_ours_and_kept_otherwise(tmp_path, case, c
     for file, content in files.items():
         make(folder / file, content)
     assert written_by_descend(folder) is ours
+    if not ours:
+        with pytest.raises(InputError, match=rf"holds {name}.*Choose another folder"):
+            clear(tmp_path, "another folder")
     (tmp_path / ".part").mkdir()
     make(tmp_path / ".part" / "draft.txt", "my draft")
     with atomic_folder(folder) as part:
@@ -165,23 +167,3 @@ def test_a_folder_is_replaced_if_it_is_ours_and_kept_otherwise(tmp_path, case, c
     assert (tmp_path / ".part" / "draft.txt").exists() and not (tmp_path / ".descend-part").exists()
     assert ours or f"It is now kept-{name}." in caplog.text
     assert free_name(folder) == tmp_path / f"{name}-2"
-
-
-def test_a_run_with_a_note_is_not_cleared(tmp_path):
-    (run := tmp_path / "run" / "checkpoint-2").mkdir(parents=True)
-    make(run / "manifest.json", {"sha256": {}})
-    note = make(run / "notes.txt", "mine")
-    with pytest.raises(InputError, match=r"run holds checkpoint-2/notes\.txt, which Descend may replace"):
-        clear(run.parent, "another folder")
-    note.unlink()
-    clear(run.parent, "another folder")
-    assert not run.parent.exists()
-
-
-def test_a_page_of_answers_replaces_no_page_of_somebody_else(tmp_path):
-    answers = make(tmp_path / "answers.json", [{"instruction": "a", "output": "b"}])
-    page = make(tmp_path / "mine.html", "<h1>mine</h1>")
-    with pytest.raises(InputError, match=r"mine\.html"):
-        write_completions([answers], page)
-    assert page.read_text() == "<h1>mine</h1>"
-    assert all(written_by_descend(write_completions([answers], tmp_path / "own.html")) for _ in range(2))

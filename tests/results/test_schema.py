@@ -11,18 +11,12 @@ from descend.results import (
     REQUIRED,
     SCHEMA,
     AnytimeCurve,
-    Comparison,
     Decisions,
     Groups,
-    Record,
     RunConfig,
     Summary,
-    read_comparison,
     read_completions,
-    read_config,
-    read_groups,
     read_records,
-    read_summary,
 )
 from descend.results.records import Records
 
@@ -51,20 +45,36 @@ GROUPS = {
 }
 
 
-def test_a_summary_keeps_every_key_and_value_when_it_is_written_again(tmp_path: Path) -> None:
-    later = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}  # keys of a later version
-    for content in (SUMMARY, SUMMARY | later):
-        Summary.model_validate(content).write(tmp_path / "summary.json")
-        assert json.loads((tmp_path / "summary.json").read_text()) == content | {"schema": SCHEMA}
-    exits = read_summary(tmp_path).exit
-    assert exits.chosen.value == exits.confidence[0].value == 0.8 and "1.20 of 2 layers" in exits.sentence("accuracy")
-    assert Summary.model_validate({key: SUMMARY[key] for key in REQUIRED}).status == "open"
+ANSWER = {"answer": "yes", "confidence": 0.5, "right": True}
+FILES = {
+    "summary.json": (Summary, SUMMARY),
+    "config.json": (RunConfig, CONFIG),
+    "groups.json": (Groups, GROUPS),
+    "decisions.json": (Decisions, {"noise": 0.5, "texts": [{"text": "a", "decisions": [ANSWER] * 2}]}),
+}
+LATER = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}
+"""Keys of a later version."""
 
 
-def test_null_is_a_number_that_is_not_finite() -> None:
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_keeps_every_key_and_value_when_it_is_written_again(tmp_path: Path, name: str) -> None:
+    (kind, known), path = FILES[name], tmp_path / name
+    for content in (known, known | LATER):
+        kind.model_validate(content).write(path)
+        kind.read(path).write(path)
+        assert json.loads(path.read_text()) == content | {"schema": SCHEMA}
+
+
+def test_null_is_a_number_that_is_not_finite_and_what_is_missing_has_a_default() -> None:
     summary = Summary.model_validate(SUMMARY)
     assert math.isnan(summary.mean) and math.isnan(summary.values[1]) and math.isnan(summary.layer_losses[1e-05][1])
     assert (summary.auc, summary.bounds, summary.depth) == (None, [None, 1.5], 2)
+    exits = summary.exit  # in the file its value has the metric's name
+    assert exits.chosen.value == exits.confidence[0].value == 0.8 and "1.20 of 2 layers" in exits.sentence("accuracy")
+    assert Summary.model_validate({key: SUMMARY[key] for key in REQUIRED}).status == "open"
+    metrics = {"1e-05": [0.1, None, 0.9], "0.0": [0.5, 0.9, 0.9]}
+    curves = Summary.model_validate(SUMMARY | {"layer_metrics": metrics}).anytime
+    assert [(curve.noise, curve.first_within[2]) for curve in curves] == [(0.0, 1), (1e-05, 2)]
 
 
 NAN, INF = math.nan, math.inf
@@ -90,55 +100,6 @@ def test_the_anytime_curve(metric, higher, first, area) -> None:
     assert area is None or curve.area == pytest.approx(area, nan_ok=True)
 
 
-def test_anytime_curves_follow_from_the_metrics_and_are_written(tmp_path: Path) -> None:
-    assert Summary.model_validate(SUMMARY).anytime == []
-    metrics = {"1e-05": [0.1, None, 0.9], "0.0": [0.5, 0.9, 0.9]}
-    summary = Summary.model_validate(SUMMARY | {"layer_metrics": metrics})
-    assert [(curve.noise, curve.first_within) for curve in summary.anytime] == [
-        (0.0, {1: 1, 2: 1, 5: 1}),
-        (1e-05, {1: 2, 2: 2, 5: 2}),
-    ]
-    summary.model_copy(update={"anytime": summary.anytime}).write(tmp_path / "summary.json")
-    first, second = json.loads((tmp_path / "summary.json").read_text())["anytime"]
-    within = {"1": 1, "2": 1, "5": 1}
-    assert first == {"noise": 0.0, "metric": [0.5, 0.9, 0.9], "first_within": within, "area": 0.8}
-    assert second["area"] is None and read_summary(tmp_path).anytime[0] == summary.anytime[0]
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"seed": "one"}, "seed"),
-        ({"values": [1.0]}, "2 noise levels but 1 values"),
-        ({"layer_losses": {"0.0": [1, 2, 3]}}, "training noise 1e-05"),
-        ({"layer_losses": {"1e-05": [1]}}, "layer_losses"),
-        ({"layer_losses": {"0.0": [1, 2], "1e-05": [1, 2, 3]}}, "layer_losses"),
-        ({"layer_losses": {"low": [1, 2, 3]}}, "layer_losses.low"),
-        ({"noise": [0.0, float("nan")]}, "noise levels must be finite"),
-        ({"values": [10**400, 1]}, "values.0"),
-        ({"limits": [0.5]}, "limits"),
-        ({"bounds": [1.0]}, "bounds"),
-        ({"certified": [0.1] * 8}, "certified"),
-        ({"noise": "loud"}, "noise should be a valid list"),
-        ({"violation_intervals": [[1, 2], [1]]}, "violation_intervals.1"),
-        ({"exit": {"full": 1}}, "exit.chosen"),
-        ({"anytime": [{"noise": 0, "metric": [1], "first_within": {}, "area": 1}]}, "anytime"),
-        ({"anytime": [{"noise": 0, "metric": [1, 1, 1], "first_within": {"1": 3}, "area": 1}]}, "first_within"),
-        ({"exit": 3}, "exit"),
-        ({"depth": 4}, "4 layers"),
-        ({"schema": SCHEMA + 1}, "Upgrade"),
-        ({"schema": 0}, "schema"),
-    ],
-)
-def test_an_entry_that_does_not_fit_is_named(tmp_path: Path, change: dict, named: str) -> None:
-    path = tmp_path / "summary.json"
-    path.write_text(json.dumps(SUMMARY | change))
-    with pytest.raises(InputError) as error:
-        read_summary(tmp_path)
-    assert str(error.value).startswith(str(path)) and named in str(error.value)
-
-
-ANSWER = {"answer": "yes", "confidence": 0.5, "right": True}
 ONE = {"text": "a", "decisions": [ANSWER]}
 UNEVEN = [{"text": "a", "decisions": [ANSWER] * 2}, {"text": "b", "decisions": [ANSWER] * 3}]
 DAMAGED = [
@@ -152,69 +113,53 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("read", "content", "words"),
-    [
-        *(
-            (read_summary, content, r"summary\.json")
-            for content in ([], 3, None, "text", {}, {"runs": [], "folders": []})
-        ),
-        (read_summary, ..., "descend evaluate"),
-        (lambda folder: read_summary(folder / "none"), ..., "not a run folder"),
-        (read_config, {"architectures": ["BertModel"], "hidden_size": 8}, r"config\.json .*recipe"),
-        (read_groups, {"scores": [[1.0], [2.0]]}, "scores.*2.*2"),
-        *((read_groups, {"layers": LAYERS | each}, r"groups\.json.*layers") for each in DAMAGED),
-        *((Decisions, each, r"decisions\.json") for each in ([], {"noise": 0}, {"noise": 0, "texts": [ONE]})),
-        (Decisions, {"noise": 0, "texts": UNEVEN}, "each layer"),
-    ],
-)
-def test_a_damaged_or_foreign_file_is_one_line(tmp_path: Path, read, content: object, words: str) -> None:
-    name = {read_config: "config.json", read_groups: "groups.json", Decisions: "decisions.json"}.get(
-        read, "summary.json"
-    )
-    content = GROUPS | content if read is read_groups else content
-    if content is not ...:
-        (tmp_path / name).write_text(json.dumps(content))
+RECORD = {"run": "a", "step": 1, "split": "train", "layer": 0, "noise": None, "metric": "loss", "value": None}
+CURVE = {"noise": 0, "metric": [1, 1, 1], "first_within": {}, "area": 1}
+WRONG = [
+    ("summary.json", SUMMARY | {"seed": "one"}, "seed"),
+    ("summary.json", SUMMARY | {"values": [1.0]}, "2 noise levels but 1 values"),
+    ("summary.json", SUMMARY | {"layer_losses": {"0.0": [1, 2, 3]}}, "training noise 1e-05"),
+    ("summary.json", SUMMARY | {"layer_losses": {"1e-05": [1]}}, "layer_losses"),
+    ("summary.json", SUMMARY | {"layer_losses": {"0.0": [1, 2], "1e-05": [1, 2, 3]}}, "layer_losses"),
+    ("summary.json", SUMMARY | {"layer_losses": {"low": [1, 2, 3]}}, "layer_losses.low"),
+    ("summary.json", SUMMARY | {"noise": [0.0, float("nan")]}, "noise levels must be finite"),
+    ("summary.json", SUMMARY | {"values": [10**400, 1]}, "values.0"),
+    ("summary.json", SUMMARY | {"limits": [0.5]}, "limits"),
+    ("summary.json", SUMMARY | {"bounds": [1.0]}, "bounds"),
+    ("summary.json", SUMMARY | {"certified": [0.1] * 8}, "certified"),
+    ("summary.json", SUMMARY | {"noise": "loud"}, "noise should be a valid list"),
+    ("summary.json", SUMMARY | {"violation_intervals": [[1, 2], [1]]}, "violation_intervals.1"),
+    ("summary.json", SUMMARY | {"exit": {"full": 1}}, "exit.chosen"),
+    ("summary.json", SUMMARY | {"anytime": [{"noise": 0, "metric": [1], "first_within": {}, "area": 1}]}, "anytime"),
+    (
+        "summary.json",
+        SUMMARY | {"anytime": [{"noise": 0, "metric": [1, 1, 1], "first_within": {"1": 3}, "area": 1}]},
+        "first_within",
+    ),
+    ("summary.json", SUMMARY | {"exit": 3}, "exit"),
+    ("summary.json", SUMMARY | {"depth": 4}, "4 layers"),
+    ("summary.json", SUMMARY | {"schema": SCHEMA + 1}, "Upgrade"),
+    ("summary.json", SUMMARY | {"schema": 0}, "schema"),
+    *(("summary.json", each, r"summary\.json") for each in ([], 3, None, "text", {}, {"runs": [], "folders": []})),
+    ("config.json", {"architectures": ["BertModel"], "hidden_size": 8}, r"config\.json .*recipe"),
+    ("groups.json", GROUPS | {"scores": [[1.0], [2.0]]}, "scores.*2.*2"),
+    *(("groups.json", GROUPS | {"layers": LAYERS | each}, r"groups\.json.*layers") for each in DAMAGED),
+    *(("decisions.json", each, r"decisions\.json") for each in ([], {"noise": 0}, {"noise": 0, "texts": [ONE]})),
+    ("decisions.json", {"noise": 0, "texts": UNEVEN}, "each layer"),
+    ("answers.json", [{"instruction": "a", "output": "b"}, {"instruction": 3}], r"answers\.json, row 1, .*output"),
+    ("records.jsonl", RECORD | {"step": "late"}, r"line 1, .*step"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "words"), WRONG)
+def test_a_damaged_or_foreign_file_is_one_line(tmp_path: Path, name: str, content: object, words: str) -> None:
+    readers = {file: kind.read for file, (kind, _) in FILES.items()}
+    readers |= {"answers.json": read_completions, "records.jsonl": lambda path: list(read_records(path))}
+    path = tmp_path / name
+    path.write_text(json.dumps(content) + "\n")
     with pytest.raises(InputError, match=words) as error:
-        read.read(tmp_path / name) if read is Decisions else read(tmp_path)
-    assert "\n" not in str(error.value)
-
-
-def test_a_config_before_and_after_the_run_ends(tmp_path: Path) -> None:
-    config = RunConfig.model_validate(CONFIG)
-    config.write(tmp_path / "config.json")
-    assert json.loads((tmp_path / "config.json").read_text()) == CONFIG | {"schema": SCHEMA}
-    assert not read_config(tmp_path).finished
-    config.model_copy(update={"seconds": 1.5, "sigma": 0.2}).write(tmp_path / "config.json")
-    ended = read_config(tmp_path)
-    assert ended.finished and (ended.sigma, ended.settings) == (0.2, {"data": "generated", "depth": 2})
-
-
-def test_groups_are_read_as_they_were_written(tmp_path: Path) -> None:
-    assert read_groups(tmp_path) is None
-    Groups.model_validate(GROUPS).write(tmp_path / "groups.json")
-    assert json.loads((tmp_path / "groups.json").read_text()) == GROUPS | {"schema": SCHEMA}
-
-
-def test_a_comparison_holds_whole_summaries(tmp_path: Path) -> None:
-    summary = Summary.model_validate(SUMMARY)
-    Comparison(runs=[summary], folders=["../a"]).write(tmp_path / "summary.json")
-    comparison = read_comparison(tmp_path)
-    assert comparison is not None and comparison.folders == ["../a"] and isinstance(comparison.runs[0], Summary)
-    assert comparison.runs[0].content() == summary.content() or math.isnan(comparison.runs[0].mean)
-    summary.write(tmp_path / "summary.json")
-    assert read_comparison(tmp_path) is None
-
-
-def test_rows_of_records_are_read_one_by_one(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    row = {"run": "a", "step": 1, "split": "train", "layer": 0, "noise": None, "metric": "loss", "value": None}
-    path.write_text(json.dumps(row) + "\n" + json.dumps(row | {"value": 2}) + "\n" + '{"run": "a", "st')
-    first, second = read_records(path)
-    assert isinstance(first, Record) and math.isnan(first.value) and second.value == 2
-    path.write_text(json.dumps(row | {"step": "late"}) + "\n")
-    with pytest.raises(InputError, match=r"line 1, .*step"):
-        list(read_records(path))
+        readers[name](path)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
 
 
 def test_rows_are_written_once_and_cut_back_for_a_resumed_run(tmp_path: Path) -> None:
@@ -233,13 +178,3 @@ def test_rows_are_written_once_and_cut_back_for_a_resumed_run(tmp_path: Path) ->
     assert [(row.step, row.metric, row.layer) for row in read_records(path)] == [
         *((1, "loss", 0), (1, "loss", 1), (1, "metric", 0))
     ]
-
-
-def test_answers_are_read_by_their_type(tmp_path):
-    file = tmp_path / "answers.json"
-    file.write_text(json.dumps([{"instruction": "a", "output": "b", "generator": "m"}]))
-    (answer,) = read_completions(file)
-    assert (answer.instruction, answer.output, answer.generator, answer.dataset) == ("a", "b", "m", "")
-    file.write_text(json.dumps([{"instruction": "a", "output": "b"}, {"instruction": 3}]))
-    with pytest.raises(InputError, match=r"answers\.json, row 1, .*output"):
-        read_completions(file)
