@@ -10,6 +10,7 @@ from descend.models import LayeredCausalLM, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising
 from tests.support.networks import QUIET, causal, network
 
+VIDEO = ["UT", "ViT"]
 TEXT = ["distilbert", "roberta", "descend-text-ut", "modernbert", "llama"]
 
 
@@ -43,6 +44,10 @@ def made(name):
     noise = GaussianNoise(0.5, seed=3)
     if name == "UT":
         return Objective(UT(UTConfig(depth=3)), VideoDenoising(), noise), [windows()] * 6
+    if name == "ViT":
+        sizes = {"hidden_size": 48, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 32}
+        config = ViTDenoiserConfig(num_hidden_layers=3, patch_size=4, **sizes)
+        return Objective(ViTDenoiser(config), VideoDenoising(), noise), [windows(config.frame_patch)] * 6
     batches = [texts(9), texts(9, left=True), texts(11), texts(12), texts(9), texts(14)]
     return Objective(network(name), None, noise), batches
 
@@ -59,13 +64,13 @@ def outcome(objective, weights, batch):
     return losses, [each.grad.clone() for each in objective.parameters() if each.grad is not None]
 
 
-@pytest.mark.parametrize("name", ["UT", *TEXT])
+@pytest.mark.parametrize("name", [*VIDEO, *TEXT])
 def test_weights_and_noise_do_not_compile_anew(name):
     objective, batches = made(name)
     plain, _ = made(name)
     plain.load_state_dict(objective.state_dict())
     objective.eval(), plain.eval()
-    objective.compile(backend="aot_eager" if name == "UT" else "eager")
+    objective.compile(backend="aot_eager" if name in VIDEO else "eager")
     for step, batch in enumerate(batches):
         losses, gradients = outcome(objective, weights_of(step), batch)
         expected, others = outcome(plain, weights_of(step), batch)
@@ -74,21 +79,10 @@ def test_weights_and_noise_do_not_compile_anew(name):
         for one, other in zip(gradients, others, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     # The first pass is eager; texts of another length compile once more, for any length.
-    assert graphs() == (1 if name == "UT" else 2)
+    assert graphs() == (1 if name in VIDEO else 2)
     assert not counters["graph_break"]
     outcome(objective, [0.0, 0.0, 0.0, 1.0], batches[0])  # a warm-up has a graph of its own
-    assert graphs() <= (2 if name == "UT" else 4)
-
-
-def test_vit_is_one_graph():
-    config = ViTDenoiserConfig(
-        num_hidden_layers=2, hidden_size=48, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=4
-    )
-    objective = Objective(ViTDenoiser(config), VideoDenoising(), GaussianNoise(0.5, 0.3)).eval()
-    objective.compile(backend="aot_eager")
-    for step in range(4):
-        outcome(objective, [0.1 * step, 0.2, 1.0], windows(config.frame_patch))
-    assert graphs() == 1 and not counters["graph_break"]
+    assert graphs() <= (2 if name in VIDEO else 4)
 
 
 @pytest.mark.parametrize("method", ["constrained", "erm"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from descend import UT, GaussianNoise, Objective, Task, UTConfig, objective
-from descend.models import DUST, DUSTConfig, LayeredClassifier
+from descend.models import DUST, DUSTConfig
 from descend.tasks.video import VideoDenoising
 from tests.support.networks import network
 from tests.support.own import layers
@@ -12,19 +12,19 @@ from tests.support.own import layers
 WEIGHTS = (0.0, 0.5, 0.0, 1.0)
 
 
-def video(kind, config):
-    batch = {"patches": torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(0))}
-    return Objective(kind(config(depth=3)), VideoDenoising()).eval(), batch
+PATCHES = {"patches": torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(0))}
 
 
-def text(name):
-    model = network(name)
+def made(name):
+    """A model of three layers with its task, and a batch."""
+    if name in ("UT", "DUST"):
+        model = UT(UTConfig(depth=3)) if name == "UT" else DUST(DUSTConfig(depth=3))
+        return Objective(model, VideoDenoising()).eval(), PATCHES
     ids = torch.randint(5, 30, (6, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
     mask[3:, 6:] = 0
-    depth = LayeredClassifier(model).depth
     batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(6) % 2}
-    return Objective(model).eval(), batch, depth
+    return Objective(network(name)).eval(), batch
 
 
 def outcome(model, weights, batch):
@@ -35,38 +35,23 @@ def outcome(model, weights, batch):
     return losses, gradients
 
 
-@pytest.mark.parametrize(("kind", "config"), [(UT, UTConfig), (DUST, DUSTConfig)])
 @pytest.mark.parametrize("weights", [WEIGHTS, (0.1, 0.2, 0.3, 0.4), (0.0, 0.0, 0.0, 1.0)])
-def test_exits_of_video_in_one_batch(monkeypatch, kind, config, weights):
-    model, batch = video(kind, config)
-    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", objective.TOGETHER)
-    together, gradients = outcome(model, weights, batch)
-    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", 0)
-    apart, expected = outcome(model, weights, batch)
-    assert list(together.sums) == list(apart.sums)
-    torch.testing.assert_close(together.lagrangian, apart.lagrangian)
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-
-
-def test_a_cpu_reads_the_exits_of_video_one_by_one(monkeypatch):
-    model, batch = video(UT, UTConfig)
-    sizes, losses = [], VideoDenoising.losses
-    monkeypatch.setattr(
-        VideoDenoising, "losses", lambda self, *given: sizes.append(len(given[0])) or losses(self, *given)
-    )
-    outcome(model, WEIGHTS, batch)
-    assert sizes == [2] * 4
-
-
-@pytest.mark.parametrize("name", ["distilbert", "bert", "roberta"])
-def test_exits_of_a_classifier_in_one_batch(name):
-    model, batch, depth = text(name)
-    weights = [0.0, *(0.5 for _ in range(depth - 1)), 1.0]
-    together, gradients = outcome(model, weights, batch)
+@pytest.mark.parametrize("name", ["UT", "DUST", "distilbert", "bert", "roberta"])
+def test_exits_in_one_batch_are_those_read_one_by_one(monkeypatch, name, weights):
+    """A batch for exits that need a gradient, and one for those that don't; a CPU reads those of video one by one."""
+    model, batch = made(name)
+    calls, losses = [], type(model.task).losses
+    monkeypatch.setattr(type(model.task), "losses", lambda self, *given: calls.append(1) or losses(self, *given))
+    at_once = model.model.reads_together
     model.model.reads_together = False
     apart, expected = outcome(model, weights, batch)
+    assert len(calls) == 4
+    model.model.reads_together = at_once
+    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", objective.TOGETHER)
+    together, gradients = outcome(model, weights, batch)
+    assert len(calls) == 4 + len({weight == 0 for weight in weights})
     assert list(together.sums) == pytest.approx(list(apart.sums), rel=1e-6)
+    torch.testing.assert_close(together.lagrangian, apart.lagrangian)
     for one, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -78,8 +63,7 @@ def test_an_exit_of_weight_0_may_be_infinite():
             return torch.where(losses > 5, losses * float("inf"), losses)
 
     model = Objective(UT(UTConfig(depth=2)), Infinite(), GaussianNoise(8.0, 0.5)).eval()
-    batch = {"patches": torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(0))}
-    losses, _ = outcome(model, (0.0, 0.0, 1.0), batch)
+    losses, _ = outcome(model, (0.0, 0.0, 1.0), PATCHES)
     assert losses.sums[0] == float("inf")
     assert losses.lagrangian.isfinite() == torch.tensor(losses.sums[2]).isfinite()
 

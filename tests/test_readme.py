@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 
-import pytest
 import torch
 import yaml
 from datasets import Dataset
@@ -15,9 +14,10 @@ from transformers import TrainingArguments
 import descend
 from descend.cli import main
 from descend.tasks.text import generate_reviews, learn_tokenizer
+from tests.support import own
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.networks import network
-from tests.support.texts import review_tokenizer
+from tests.support.texts import review_folder, review_tokenizer
 
 README = ROOT / "README.md"
 TEXT = README.read_text("utf-8")
@@ -60,34 +60,13 @@ def test_in_place_of_trainer(tmp_path):
     assert len(scope["trainer"].evaluate()) > 3
 
 
-class Regression(descend.Task):
-    """The squared error of a number."""
-
-    def losses(self, prediction, target):
-        return (prediction - target).square().mean(-1)
-
-
-class Network(nn.Module):
-    """Two blocks between an embedding and a head."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Linear(3, 8), nn.Linear(8, 1)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(2))
-
-    def forward(self, x):
-        hidden = self.embed(x)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.head(hidden)
-
-
 def test_a_model_of_ones_own(tmp_path, capsys):
     """The second Python block, around a small module."""
-    torch.manual_seed(0)
-    samples = [{"x": torch.randn(3), "labels": torch.randn(1)} for _ in range(8)]
+    module = own.mlp()
+    module.norm = nn.Identity()
     args = descend.DescentConfig(tmp_path / "run", max_steps=2, use_cpu=True)
-    exec(OWN, {"module": Network(), "args": args, "task": Regression(), "train": samples, "test": samples})
+    given = {"module": module, "args": args, "task": own.Classes(), "train": own.samples(8), "test": own.samples(8)}
+    exec(OWN, given)
     assert "Open: 8 groups of samples" in capsys.readouterr().out.splitlines()[-1]
     assert (tmp_path / "run" / "report.html").is_file()
 
@@ -98,11 +77,7 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     tokenizer = review_tokenizer()
     network("bert", labels=2, vocab_size=len(tokenizer)).bert.save_pretrained("encoder")
     tokenizer.save_pretrained("encoder")
-    for part, count in (("train", 40), ("test", 24)):
-        for place, row in enumerate(generate_reviews(count, count)):
-            folder = tmp_path / "texts" / part / ("neg", "pos")[row["label"]]
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{place}.txt").write_text(row["text"])
+    review_folder(tmp_path / "texts")
     lines = commands(README)
     assert len(lines) == 7
     for line in lines:
@@ -111,12 +86,3 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
         assert main(words) == 0, capsys.readouterr().err
     assert (tmp_path / "page" / "report.html").read_text().count("<svg") >= 2
     assert (tmp_path / "first" / "model.safetensors").is_file()
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_make_has_the_targets_it_names(page):
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    targets = re.findall(r"(?:^    |`)make (\w+)", (ROOT / page).read_text("utf-8"), re.MULTILINE)
-    assert len(targets) >= 3
-    for target in targets:
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
