@@ -1,10 +1,15 @@
-"""The commands and the Python of the guides: run on small data, or their options looked up."""
+"""What README, guides, tutorials and the page of families tell people to type does what it says."""
 
+import ast
 import contextlib
 import inspect
 import io
 import json
+import os
 import re
+import runpy
+import shutil
+import subprocess
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
@@ -13,22 +18,35 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+import yaml
 from datasets import Dataset
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from torch import nn
+from transformers import AutoModelForCausalLM, DataCollatorForTokenClassification, TrainingArguments
 
 import descend
 from descend.cli import main
+from descend.models import causal, images
+from descend.models.encoders import FAMILIES
 from descend.tasks.text import generate_instructions
+from tests.support import networks, own
 from tests.support.documented import ROOT, commands, python_blocks, words_of
-from tests.support.networks import causal, network
-from tests.support.own import ResidualMLP, mlp
+from tests.support.networks import QUIET, network
 from tests.support.sources import write_frames, write_video
-from tests.support.texts import review_folder, review_tokenizer
+from tests.support.tagging import HEADS, Tagger
+from tests.support.tagging import texts as tagged
+from tests.support.texts import review_folder, review_tokenizer, samples
 
 GUIDES = ROOT / "docs" / "guides"
-PAGES = sorted([ROOT / "README.md", ROOT / "docs" / "reproduce.md", *GUIDES.glob("*.md")])
-LINES = [(page.name, line) for page in PAGES for line in commands(page)]
+README = ROOT / "README.md"
+FAMILY_PAGE = ROOT / "docs" / "reference" / "families.md"
+*TRAINS, JUDGES = python_blocks(FAMILY_PAGE)
+TUTORIAL = ROOT / "docs" / "tutorials" / "own_model.py"
+LINES = [
+    (page.name, line)
+    for page in [README, ROOT / "docs" / "reproduce.md", *sorted(GUIDES.glob("*.md"))]
+    for line in commands(page)
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +59,7 @@ def data(tmp_path_factory):
     review_folder(place / "reviews")
     tokenizer = review_tokenizer()
     tokenizer.eos_token = "[CLS]"
-    for name, make in (("encoder", partial(network, "bert")), ("causal", causal)):
+    for name, make in (("encoder", partial(network, "bert", labels=2)), ("causal", networks.causal)):
         model = make(vocab_size=len(tokenizer), max_position_embeddings=300)
         (model if name == "causal" else model.base_model).save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
@@ -55,25 +73,22 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def run(data, tmp_path, monkeypatch, capsys):
-    """Run the commands of a guide in an empty folder, with fewer steps and small data."""
+    """Run the commands of a page in an empty folder, with fewer steps and small data."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DESCEND_CACHE", str(data / "cache"))
-    places = {"FOLDER": "words", "TEXTS": "reviews", "VIDEOS": "videos/testing"}
+    places = {"FOLDER": "words", "TEXTS": "reviews", "DATA": "reviews", "VIDEOS": "videos/testing"}
     places |= {name: name for name in ("alpaca_data.json", "alpaca_eval.json")}
     fewer = {"train": ["--max-steps", "4"], "sweep": ["--max-steps", "4", "--trials", "1"]}
     smaller = ["--depth", "2", "--hidden-size", "16"]
 
-    def run(page: str) -> None:
-        for line in commands(GUIDES / page, run=True):
+    def run(page: Path) -> None:
+        for line in commands(page, run=True):
             words = words_of(line)
             texts = {"imdb", "classification"} & set(words)
-            mine = places | {
-                "PATH": "reviews" if texts else "videos",
-                "PRETRAINED": "causal" if "lm" in words else "encoder",
-            }
-            own = {word: str(data / place) for word, place in mine.items()}
-            own |= {"NAME_OR_FOLDER": "small", "MODEL_FOLDER": "runs/imdb/model"}
-            words = [own.get(word, word) for word in words] + fewer.get(words[0], [])
+            of_line = {"PATH": "reviews" if texts else "videos", "PRETRAINED": "causal" if "lm" in words else "encoder"}
+            given = {word: str(data / place) for word, place in (places | of_line).items()}
+            given |= {"NAME_OR_FOLDER": "small", "MODEL_FOLDER": "runs/imdb/model"}
+            words = [given.get(word, word) for word in words] + fewer.get(words[0], [])
             words += smaller if "llm-sft" in words else []
             words += ["--max-new-tokens", "4"] if "--prompts" in words else []
             assert main(words) == 0, f"{line}: {capsys.readouterr().err}"
@@ -84,23 +99,24 @@ def run(data, tmp_path, monkeypatch, capsys):
 # --- commands and Python that run here; those of images, exits, export and tasks run in the tests of their rooms
 
 LEFT = {
-    "denoise.md": ("cleaned/00", "trial/01"),
-    "language.md": ("constrained.json", "page/report.html"),
-    "own_data.md": ("page/report.html", "runs/imdb/report.html", "runs/imdb/model/report.html"),
-    "privacy.md": (),
-    "resume.md": ("runs/constrained/model/model.safetensors",),
-    "sweep.md": ("sweep/report.html",),
+    README: ("page/report.html", "first/model.safetensors"),
+    GUIDES / "denoise.md": ("cleaned/00", "trial/01"),
+    GUIDES / "language.md": ("constrained.json", "page/completions.html"),
+    GUIDES / "own_data.md": ("page/report.html", "runs/imdb/report.html", "runs/imdb/model/report.html"),
+    GUIDES / "privacy.md": (),
+    GUIDES / "resume.md": ("runs/constrained/model/model.safetensors",),
+    GUIDES / "sweep.md": ("sweep/report.html",),
 }
 
 
-@pytest.mark.parametrize("page", LEFT)
+@pytest.mark.parametrize("page", LEFT, ids=lambda page: page.name)
 def test_its_commands_run(run, page):
     run(page)
     assert all(Path(place).exists() for place in LEFT[page])
-    if page == "denoise.md":
+    if page.name == "denoise.md":
         write_video(Path("clip.mp4"), 6)
         scope = {"frames": np.zeros((3, 90, 120, 3), np.uint8)}
-        exec(*python_blocks(GUIDES / page), scope)
+        exec(*python_blocks(page), scope)
         assert scope["cleaned"].shape == (6, 160, 160) and scope["after_3"].shape == (3, 160, 160)
 
 
@@ -127,11 +143,11 @@ def test_language_in_a_script(tmp_path, monkeypatch, capsys):
     exec(leaves, {"model": scope["trainer"].model.eval(), "inputs": inputs | {"do_sample": False}})
 
 
-def test_own_model(tmp_path, monkeypatch):
+def test_the_guide_to_your_own_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch, "rand", lambda *shape: torch.ones(5, 4))
     reads, reads_by_a_function, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
-    scope = {"module": mlp(), "ResidualMLP": ResidualMLP}
+    scope = {"module": own.mlp(), "ResidualMLP": own.ResidualMLP}
     whole = deepcopy(scope["module"])
     exec(reads, scope)
     assert scope["model"].depth == 3
@@ -145,6 +161,117 @@ def test_own_model(tmp_path, monkeypatch):
     save_file(whole.state_dict(), "FOLDER/model.safetensors")
     exec(loads, scope)
     assert torch.equal(scope["model"].head.weight, whole.head.weight)
+
+
+# --- README
+
+
+def test_it_is_short():
+    assert len(README.read_text("utf-8").splitlines()) <= 110
+
+
+def test_a_release_gives_its_links_an_address(tmp_path):
+    """A package index shows README alone, without the files that its links name."""
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))
+    (step,) = (each["run"] for each in release["jobs"]["build"]["steps"] if "README.md" in each.get("run", ""))
+    shutil.copy(README, tmp_path)
+    named = {"GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "owner/name", "GITHUB_REF_NAME": "v1.2.3"}
+    subprocess.run(["bash", "-ec", step], cwd=tmp_path, env=os.environ | named, check=True)
+    written = (tmp_path / "README.md").read_text("utf-8")
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", written)
+    assert len(links) == README.read_text("utf-8").count("](") and all(link.startswith("https://") for _, link in links)
+    for picture, link in links:
+        if link.startswith("https://host"):
+            address, path = link.split("/v1.2.3/")
+            assert address == f"https://host/owner/name/{'raw' if picture else 'blob'}"
+            assert (ROOT / path.split("#")[0]).exists()
+
+
+def test_in_place_of_trainer(tmp_path):
+    """README's first Python block, around a small classifier and a script's own variables."""
+    tokenizer = review_tokenizer()
+    rows = Dataset.from_list(samples(tokenizer, 24, 0))
+    model = network("distilbert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80)
+    before = model.classifier.weight.detach().clone()
+    args = TrainingArguments(str(tmp_path), max_steps=2, report_to="none", use_cpu=True)
+    scope = {"model": model, "args": args, "data": {"train": rows, "validation": rows}, "tokenizer": tokenizer}
+    exec(python_blocks(README)[0], scope)
+    assert not torch.equal(before, model.classifier.weight)
+    assert len(scope["trainer"].evaluate()) > 3
+
+
+def test_a_model_of_ones_own(tmp_path, capsys):
+    """Its second Python block, around a small module."""
+    module = own.mlp()
+    module.norm = nn.Identity()
+    args = descend.DescentConfig(tmp_path / "run", max_steps=2, use_cpu=True)
+    given = {"module": module, "args": args, "task": own.Classes(), "train": own.samples(8), "test": own.samples(8)}
+    exec(python_blocks(README)[1], given)
+    assert "Open: 8 groups of samples" in capsys.readouterr().out.splitlines()[-1]
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+# --- the page of families
+
+
+def test_its_table_is_the_codes():
+    page = FAMILY_PAGE.read_text("utf-8")
+    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \|([^|]*)\|([^|]*)\|([^|]*)\|$", page, re.MULTILINE)
+    listed = {name: tuple(cell.strip() == "yes" for cell in cells) for name, *cells in rows[1:]}
+    names = [*FAMILIES, *causal.FAMILIES]
+    assert listed == {
+        name: (name in FAMILIES, name in FAMILIES and bool(FAMILIES[name].token_head), name in causal.FAMILIES)
+        for name in names
+    }
+    assert re.findall(r"^\| [^|]+ \| `(\w+)` \| [^|]+ \|$", page, re.MULTILINE)[1:] == [*images.FAMILIES]
+    assert all(bool(family.token_head) == bool(family.answer_head) for family in FAMILIES.values())
+
+
+@pytest.mark.parametrize("block", TRAINS, ids=["tokens", "answer", "own"])
+def test_its_code_trains(block, tmp_path):
+    torch.manual_seed(0)
+    head = "answer" if "start_positions" in block else "tokens"
+    network("bert", labels=3 if head == "tokens" else 2, auto=HEADS[head]).save_pretrained(tmp_path / "model")
+    tokenizer = review_tokenizer()
+    given = {
+        "args": TrainingArguments(str(tmp_path / "run"), **QUIET | {"max_steps": 1}),
+        "train": tagged(head),
+        "validation": tagged(head, 8),
+        "tokenizer": tokenizer,
+        "collator": DataCollatorForTokenClassification(tokenizer),
+        "tagger": Tagger(),
+    }
+    exec(block.replace('"MODEL"', repr(str(tmp_path / "model"))), given)
+    assert given["trainer"].state.global_step == 1
+
+
+def test_its_code_judges_a_plain_classifier(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tokenizer = review_tokenizer()
+    network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80).save_pretrained("MODEL")
+    given = {"test": Dataset.from_list(samples(tokenizer, 12, 0)), "tokenizer": tokenizer}
+    exec(JUDGES, given)
+    assert given["summary"].samples == 12 and (tmp_path / "plain" / "summary.json").is_file()
+
+
+# --- the tutorial on a model of your own
+
+
+def test_the_tutorial_is_as_short_as_it_says():
+    text = TUTORIAL.read_text("utf-8")
+    first = ast.parse(text).body[1].lineno
+    lines = [line for line in text.splitlines()[first - 1 :] if line.strip() and not line.startswith("#")]
+    assert len(lines) <= 45 and "45 lines" in text
+
+
+def test_the_tutorial_ends_in_a_page_that_compares_both(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [str(TUTORIAL), str(tmp_path / "out")])
+    runpy.run_path(str(TUTORIAL), run_name="__main__")
+    page = tmp_path / "out" / "page"
+    assert f"{page / 'report.html'}" in capsys.readouterr().out
+    erm, constrained = json.loads((page / "summary.json").read_text())["runs"]
+    assert (erm["method"], constrained["method"]) == ("erm", "constrained")
+    assert constrained["train_value"] > 0.9 and constrained["feasible"]
 
 
 # --- every command, whether it runs here or not
