@@ -35,7 +35,7 @@ CALLERS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / ".github" / "w
 @pytest.mark.parametrize("page", CALLERS, ids=lambda page: page.name)
 def test_make_has_the_targets_that_are_called(page):
     targets = re.findall(r"(?:^    |`|run: )make (\w+)", page.read_text("utf-8"), re.MULTILINE)
-    assert targets or page.stem == "release"
+    assert targets or page.suffix == ".yml"
     assert set(targets) <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 

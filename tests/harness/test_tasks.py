@@ -5,7 +5,6 @@ import math
 import random
 import re
 import shutil
-import socket
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -32,14 +31,6 @@ ROOT = Path(__file__).parents[2]
 SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--noise", "0.5", "--use-cpu"]
 SMALL += ["--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end", "--max-steps"]
 WORDS = ["sun", "cat", "dog", "red", "tree", "moon", "fish", "bird", "house", "river"]
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    def refuse(*args):
-        raise AssertionError("no network here")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 @pytest.fixture(scope="module")
