@@ -53,7 +53,7 @@ def outcome(model, weights, batch):
 
 
 @pytest.mark.parametrize("weights", [WEIGHTS, (0.1, 0.2, 0.3, 0.4), (0.0, 0.0, 0.0, 1.0)])
-@pytest.mark.parametrize("name", ["UT", "DUST", "distilbert", "bert", "roberta"])
+@pytest.mark.parametrize("name", [*VIDEO, "distilbert", "bert", "roberta"])
 def test_exits_in_one_batch_are_those_read_one_by_one(monkeypatch, name, weights):
     """A batch for exits that need a gradient, and one for those that don't; a CPU reads those of video one by one."""
     model, (batch, *_) = made(name)

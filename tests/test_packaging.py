@@ -60,6 +60,7 @@ def without() -> Iterator[Callable]:
 def saying(*argv: str) -> str:
     """The code of a command that says at its end which of `HEAVY` it imported."""
     return f"""
+import sys
 from descend.cli import main
 try:
     status = main({list(argv)!r})

@@ -15,18 +15,13 @@ from descend.privacy import Release, epsilon
 from tests.support.runs import refused, said
 
 
-def normal(x: mpmath.mpf) -> mpmath.mpf:
-    """Φ(x)."""
-    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
-
-
 def solved(ratio: float, delta: float) -> float:
     """ε by bisection of Balle and Wang's Theorem 8 at 60 digits, Δ/s the ratio."""
     with mpmath.workdps(60):
         mu, bound = mpmath.mpf(ratio), mpmath.mpf(delta)
 
         def at(eps: mpmath.mpf) -> mpmath.mpf:
-            return normal(mu / 2 - eps / mu) - mpmath.exp(eps) * normal(-mu / 2 - eps / mu)
+            return mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
 
         low, high = mpmath.mpf(0), mpmath.mpf(1)
         if at(low) <= bound:
