@@ -176,7 +176,7 @@ def summary(entries):
 
 
 @quick
-@given(st.data())
+@given(data=st.data())
 @pytest.mark.parametrize(("read", "whole", "value"), [(history, RECORD, {1: {1: 0.0}}), (summary, SUMMARY, 2)])
 def test_no_record_and_no_summary_gets_past(data, read, whole, value):
     assert read(whole) == value
