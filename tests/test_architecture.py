@@ -13,48 +13,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "descend"
 REPRODUCTION = ROOT / "reproduction"
 
-# A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES.
-ARROWS: dict[str, set[str]] = {
-    "errors": set(),
-    "extras": set(),
-    "methods": set(),
-    "reading": set(),
-    "settings": set(),
-    "jackknife": set(),
-    "progress": set(),
-    "core": set(),
-    "models": set(),
-    "tasks": {"progress", "transfer"},
-    "seeds": set(),
-    "noise_scale": set(),
-    "noise": {"noise_scale", "seeds"},
-    "privacy": {"noise_scale"},
-    "tiles": {"models", "seeds", "tasks", "transfer"},
-    "trial": {"models", "tasks"},
-    "contract": {"models", "tasks", "noise", "trial"},
-    "transfer": set(),
-    "objective": {"contract", "core", "models", "tasks", "noise", "tiles", "transfer"},
-    "training": {
-        "core",
-        "evaluation",
-        "models",
-        "noise",
-        "objective",
-        "results",
-        "seeds",
-        "tasks",
-        "tiles",
-    },
-    "evaluation": {"objective", "core", "jackknife", "models", "noise", "progress", "results", "tasks", "tiles"},
-    "inference": {"models", "noise", "results", "tasks"},
-    "results": set(),
-    "report": {"jackknife", "results"},
-    "harness": {"models", "noise", "progress", "results", "run", "seeds"},
-    "sweep": {"recipes", "results", "run", "seeds", "training"},
-}
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
 EVERYONES = {"errors", "extras", "methods", "reading", "settings"}
+TABLE = re.findall(r"^\| (`.*) \| (.*) \|$", PAGE.split("| room | may import |")[1].split("\n## ")[0], re.M)
+# A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES: the page's table.
+ARROWS = {room: set(re.findall(r"`(\w+)`", may)) for rooms, may in TABLE for room in re.findall(r"`(\w+)`", rooms)}
+ARROWS |= {room: set() for room in EVERYONES}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {
     "core": {"torch"},
@@ -66,18 +32,17 @@ _HEAVY = {"torch", "transformers", "accelerate", "safetensors"}
 FORBIDDEN = {"report": _HEAVY | {"optuna"}}
 
 
-def imports(file: Path, package: Path) -> set[str]:
-    """The absolute names of all that a file imports, wherever in it, relative imports resolved."""
-    parents = ("descend", *file.relative_to(package).parent.parts)
+def imports(file: Path, package: Path, name: str = "descend", *, late: bool = True) -> set[str]:
+    """The absolute names of all that a file imports, relative imports resolved; ``late`` ones inside functions too."""
+    parents = (name, *file.relative_to(package).parent.parts)
+    tree = ast.parse(file.read_text("utf-8"), str(file))
     names = set()
-    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
+    for node in ast.walk(tree) if late else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = ".".join([*parents[: len(parents) + 1 - node.level], *filter(None, [node.module])])
-            base = base if node.level else node.module
-            # `from descend import core` names a room, `from descend.core import PrimalDual` a thing in one.
-            names |= {f"{base}.{alias.name}" for alias in node.names} if base == "descend" else {base}
+            names |= {f"{base if node.level else node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             names |= {str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)}
     return names
@@ -110,8 +75,6 @@ def broken(package: Path, room: str) -> list[str]:
 
 @pytest.mark.parametrize("room", ARROWS)
 def test_arrows_point_only_where_the_plan_says(room):
-    if room not in rooms(PACKAGE):
-        pytest.skip(f"there is no descend/{room} yet")
     assert broken(PACKAGE, room) == []
 
 
@@ -126,78 +89,40 @@ def private(package: Path) -> list[str]:
     ]
 
 
-def test_the_reproduction_imports_public_names_alone():
-    assert private(REPRODUCTION) == []
+def shared(package: Path) -> list[str]:
+    """What tests and benchmarks import of one another, outside `tests.support`."""
+    return [
+        f"{file.relative_to(package)} imports {name}"
+        for file in sorted(package.rglob("*.py"))
+        for name in sorted(imports(file, package, "tests"))
+        if re.match(r"tests\.(?!support\b)|tests$|test_|conftest\b", name)
+    ]
 
 
-def test_every_room_has_its_arrows():
+@pytest.mark.parametrize(
+    ("wrong", "folder"), [(private, REPRODUCTION), (shared, ROOT / "tests"), (shared, ROOT / "benchmarks")]
+)
+def test_the_reproduction_imports_public_names_and_tests_support_alone(wrong, folder):
+    assert wrong(folder) == []
+
+
+def test_every_room_has_its_arrows_and_nothing_is_called_utils():
     assert rooms(PACKAGE).keys() == ARROWS.keys() | EVERYWHERE
-
-
-def test_the_page_has_the_same_arrows():
-    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    rows = re.findall(r"^\| (`.*) \| (.*) \|$", page.split("| room | may import |")[1].split("\n## ")[0], re.M)
-    printed = {room: set(re.findall(r"`(\w+)`", may)) for names, may in rows for room in re.findall(r"`(\w+)`", names)}
-    assert {room: rooms for room, rooms in printed.items() if room not in EVERYWHERE} == {
-        room: rooms for room, rooms in ARROWS.items() if room not in EVERYONES
-    }
+    assert [file for file in PACKAGE.rglob("*") if file.stem in ("utils", "util", "helpers", "common")] == []
 
 
 def test_no_file_imports_itself_through_others():
     """Imports at the top of files, by graphlib, which raises an error for a circle."""
-    names = {
+    files = {
         ".".join(("descend", *file.relative_to(PACKAGE).with_suffix("").parts)): file for file in PACKAGE.rglob("*.py")
     }
-    graph: dict[str, set[str]] = {name: set() for name in names}
-    for name, file in names.items():
-        for node in ast.parse(file.read_text("utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and node.module:
-                places = [f"{node.module}.{alias.name}" for alias in node.names]
-                other = [place for place in (node.module, f"{node.module}.__init__") if place in names]
-                graph[name] |= {place if place in names else other[0] for place in places if place in names or other}
-    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(names) > 100
-
-
-def test_nothing_is_called_utils():
-    assert [file for file in PACKAGE.rglob("*") if file.stem in ("utils", "util", "helpers", "common")] == []
-
-
-def imports_of_tests(file: Path) -> set[str]:
-    """The modules of `tests` outside `tests.support` that a file imports."""
-    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            names |= {f"{base}.{alias.name}" for alias in node.names} if base == "tests" else {base}
-    return {
-        name
-        for name in names
-        if re.match(r"(\.|tests\b|test_|conftest\b)", name) and not name.startswith("tests.support")
-    }
-
-
-@pytest.mark.parametrize("folder", [ROOT / "tests", ROOT / "benchmarks"], ids=lambda folder: folder.name)
-def test_tests_share_code_only_through_support(folder):
-    assert {str(file): names for file in folder.rglob("*.py") if (names := imports_of_tests(file))} == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
-        ("from tests.support.runs import train", set()),
-        ("from tests.support import runs", set()),
-        ("import pytest", set()),
-        ("from tests.run.test_run import train", {"tests.run.test_run"}),
-        ("from tests import conftest", {"tests.conftest"}),
-        ("def late():\n    from tests.run import test_run", {"tests.run"}),
-        ("from .test_run import train", {".test_run"}),
-    ],
-)
-def test_an_import_of_another_test_is_seen(tmp_path, line, names):
-    file = tmp_path / "test_file.py"
-    file.write_text(line)
-    assert imports_of_tests(file) == names
+    files = {name.removesuffix(".__init__"): file for name, file in files.items()}
+    graph: dict[str, set[str]] = {name: set() for name in files}
+    for name, file in files.items():
+        for imported in imports(file, PACKAGE, late=False):
+            modules = [imported, imported.rpartition(".")[0]]
+            graph[name] |= set([each for each in modules if each in files and each != name][:1])
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(files) > 100
 
 
 # --- the test itself can fail
@@ -256,14 +181,19 @@ def test_a_wrong_import_is_seen(tmp_path, file, line, wrong):
 
 
 @pytest.mark.parametrize(
-    ("line", "wrong"),
+    ("check", "line", "wrong"),
     [
-        ("import descend\nfrom descend import configure, evaluate", False),
-        ("from reproduction.cells import cells", False),
-        ("from descend.results import Summary", True),
-        ("from descend import results", True),
+        (private, "import descend\nfrom descend import configure, evaluate", False),
+        (private, "from reproduction.cells import cells", False),
+        (private, "from descend.results import Summary", True),
+        (private, "from descend import results", True),
+        (shared, "from tests.support.runs import train\nfrom tests.support import runs\nimport pytest", False),
+        (shared, "from tests.run.test_run import train", True),
+        (shared, "from tests import conftest", True),
+        (shared, "def late():\n    from tests.run import test_run", True),
+        (shared, "from .test_run import train", True),
     ],
 )
-def test_a_private_import_of_the_reproduction_is_seen(tmp_path, line, wrong):
-    (tmp_path / "grid.py").write_text(line)
-    assert bool(private(tmp_path)) is wrong
+def test_an_import_of_what_is_private_or_anothers_is_seen(tmp_path, check, line, wrong):
+    (tmp_path / "test_file.py").write_text(line)
+    assert bool(check(tmp_path)) is wrong

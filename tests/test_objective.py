@@ -1,30 +1,47 @@
-"""Exits read in one batch against exits read one by one."""
+"""Exits read in one batch against exits read one by one, and one compiled graph with the numbers of eager mode."""
 
 import pytest
 import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
 
-from descend import UT, GaussianNoise, Objective, Task, UTConfig, objective
-from descend.models import DUST, DUSTConfig, LayeredClassifier
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, Objective, Task, UTConfig, objective
+from descend.models import DUST, DUSTConfig, LayeredCausalLM, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising
-from tests.support.networks import network
+from tests.support.networks import QUIET, causal, network
 from tests.support.own import layers
 
+TEXT = ["distilbert", "roberta", "descend-text-ut", "modernbert", "llama"]
 WEIGHTS = (0.0, 0.5, 0.0, 1.0)
+SIZES = {"hidden_size": 48, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 32, "patch_size": 4}
+VIDEO = {
+    "UT": lambda: UT(UTConfig(depth=3)),
+    "DUST": lambda: DUST(DUSTConfig(depth=3)),
+    "ViT": lambda: ViTDenoiser(ViTDenoiserConfig(num_hidden_layers=3, **SIZES)),
+}
 
 
-def video(kind, config):
-    batch = {"patches": torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(0))}
-    return Objective(kind(config(depth=3)), VideoDenoising()).eval(), batch
+def windows(size=16):
+    count = (160 // size) ** 2
+    return {"patches": torch.rand(2, 3, count, size**2, generator=torch.Generator().manual_seed(0))}
 
 
-def text(name):
-    model = network(name)
-    ids = torch.randint(5, 30, (6, 9), generator=torch.Generator().manual_seed(0))
+def texts(length=9, *, left=False):
+    ids = torch.randint(5, 30, (6, length), generator=torch.Generator().manual_seed(length))
     mask = torch.ones_like(ids)
-    mask[3:, 6:] = 0
-    depth = LayeredClassifier(model).depth
-    batch = {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(6) % 2}
-    return Objective(model).eval(), batch, depth
+    mask[3:, :3] = 0 if left else 1
+    mask[3:, 6:] = 1 if left else 0
+    pad = torch.where(mask.bool(), ids, 1)  # RoBERTa's padding token
+    return {"input_ids": pad, "attention_mask": mask, "labels": torch.arange(6) % 3}
+
+
+def made(name, noise=None):
+    """The objective of a model of three layers, and batches of other lengths."""
+    if name in VIDEO:
+        model = VIDEO[name]()
+        return Objective(model, VideoDenoising(), noise).eval(), [windows(getattr(model.config, "frame_patch", 16))] * 6
+    batches = [texts(9), texts(9, left=True), texts(11), texts(12), texts(9), texts(14)]
+    return Objective(network(name), None, noise).eval(), batches
 
 
 def outcome(model, weights, batch):
@@ -35,38 +52,23 @@ def outcome(model, weights, batch):
     return losses, gradients
 
 
-@pytest.mark.parametrize(("kind", "config"), [(UT, UTConfig), (DUST, DUSTConfig)])
 @pytest.mark.parametrize("weights", [WEIGHTS, (0.1, 0.2, 0.3, 0.4), (0.0, 0.0, 0.0, 1.0)])
-def test_exits_of_video_in_one_batch(monkeypatch, kind, config, weights):
-    model, batch = video(kind, config)
-    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", objective.TOGETHER)
-    together, gradients = outcome(model, weights, batch)
-    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", 0)
-    apart, expected = outcome(model, weights, batch)
-    assert list(together.sums) == list(apart.sums)
-    torch.testing.assert_close(together.lagrangian, apart.lagrangian)
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-
-
-def test_a_cpu_reads_the_exits_of_video_one_by_one(monkeypatch):
-    model, batch = video(UT, UTConfig)
-    sizes, losses = [], VideoDenoising.losses
-    monkeypatch.setattr(
-        VideoDenoising, "losses", lambda self, *given: sizes.append(len(given[0])) or losses(self, *given)
-    )
-    outcome(model, WEIGHTS, batch)
-    assert sizes == [2] * 4
-
-
-@pytest.mark.parametrize("name", ["distilbert", "bert", "roberta"])
-def test_exits_of_a_classifier_in_one_batch(name):
-    model, batch, depth = text(name)
-    weights = [0.0, *(0.5 for _ in range(depth - 1)), 1.0]
-    together, gradients = outcome(model, weights, batch)
+@pytest.mark.parametrize("name", [*VIDEO, "distilbert", "bert", "roberta"])
+def test_exits_in_one_batch_are_those_read_one_by_one(monkeypatch, name, weights):
+    """A batch for exits that need a gradient, and one for those that don't; a CPU reads those of video one by one."""
+    model, (batch, *_) = made(name)
+    calls, losses = [], type(model.task).losses
+    monkeypatch.setattr(type(model.task), "losses", lambda self, *given: calls.append(1) or losses(self, *given))
+    at_once = model.model.reads_together
     model.model.reads_together = False
     apart, expected = outcome(model, weights, batch)
+    assert len(calls) == 4
+    model.model.reads_together = at_once
+    monkeypatch.setattr(objective, "TOGETHER_ON_CPU", objective.TOGETHER)
+    together, gradients = outcome(model, weights, batch)
+    assert len(calls) == 4 + len({weight == 0 for weight in weights})
     assert list(together.sums) == pytest.approx(list(apart.sums), rel=1e-6)
+    torch.testing.assert_close(together.lagrangian, apart.lagrangian)
     for one, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -78,8 +80,7 @@ def test_an_exit_of_weight_0_may_be_infinite():
             return torch.where(losses > 5, losses * float("inf"), losses)
 
     model = Objective(UT(UTConfig(depth=2)), Infinite(), GaussianNoise(8.0, 0.5)).eval()
-    batch = {"patches": torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(0))}
-    losses, _ = outcome(model, (0.0, 0.0, 1.0), batch)
+    losses, _ = outcome(model, (0.0, 0.0, 1.0), windows())
     assert losses.sums[0] == float("inf")
     assert losses.lagrangian.isfinite() == torch.tensor(losses.sums[2]).isfinite()
 
@@ -99,3 +100,75 @@ def test_a_loss_that_couples_samples_sees_one_layer_at_a_time(weights):
         predictions = list(model.model.predictions({"x": batch["x"]}))
     alone = [model.task.losses(each, batch["labels"]).sum().item() for each in predictions]
     assert list(model(weights, **batch).sums) == pytest.approx(alone, rel=1e-5)
+
+
+# --- compiled
+
+
+@pytest.fixture
+def fresh():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs():
+    return counters["stats"]["unique_graphs"]
+
+
+def weights_of(step):
+    """Other ones at every step; at some an inner exit has none."""
+    return [0.0 if step % 2 else 0.1 * step, 0.3 + 0.07 * step, 0.5 / (1 + step), 1.0]
+
+
+@pytest.mark.parametrize("name", ["UT", "ViT", *TEXT])
+def test_weights_and_noise_do_not_compile_anew(fresh, name):
+    objective, batches = made(name, GaussianNoise(0.5, seed=3))
+    plain, _ = made(name, GaussianNoise(0.5, seed=3))
+    plain.load_state_dict(objective.state_dict())
+    objective.compile(backend="aot_eager" if name in VIDEO else "eager")
+    for step, batch in enumerate(batches):
+        losses, gradients = outcome(objective, weights_of(step), batch)
+        expected, others = outcome(plain, weights_of(step), batch)
+        assert list(losses.sums) == pytest.approx(list(expected.sums), rel=1e-5)
+        torch.testing.assert_close(losses.lagrangian, expected.lagrangian, rtol=1e-5, atol=1e-5)
+        for one, other in zip(gradients, others, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    # The first pass is eager; texts of another length compile once more, for any length.
+    assert graphs() == (1 if name in VIDEO else 2)
+    assert not counters["graph_break"]
+    outcome(objective, [0.0, 0.0, 0.0, 1.0], batches[0])  # a warm-up has a graph of its own
+    assert graphs() <= (2 if name in VIDEO else 4)
+
+
+@pytest.mark.parametrize("method", ["constrained", "erm"])
+def test_a_compiled_run_is_an_eager_one(fresh, tmp_path, method):
+    data = [{"patches": row} for row in windows()["patches"]] * 8
+    losses = {}
+    for backend in (None, "aot_eager"):
+        compiled = {"torch_compile": True, "torch_compile_backend": backend} if backend else {}
+        args = DescentConfig(
+            str(tmp_path / str(backend)), method=method, alpha="0.9", dual_warmup_steps=2, max_steps=8,
+            per_device_train_batch_size=4, learning_rate=1e-3, **QUIET, **compiled,
+        )  # fmt: skip
+        trainer = DescentTrainer(
+            UT(UTConfig(depth=3)), args, task=VideoDenoising(), noise=GaussianNoise(0.8, 0.3, seed=1),
+            train_dataset=data,
+        )  # fmt: skip
+        trainer.train()
+        rows = [row for row in trainer.state.log_history if "loss/3" in row]
+        losses[backend] = [[row[f"loss/{layer}"] for layer in range(4)] for row in rows]
+    assert len(losses[None]) == 8
+    for eager, compiled in zip(losses[None], losses["aot_eager"], strict=True):
+        assert compiled == pytest.approx(eager, rel=1e-4)
+    assert 1 <= graphs() <= 2 and not counters["graph_break"]
+
+
+def test_what_is_not_compiled_says_so(fresh, caplog):
+    objective = Objective(LayeredCausalLM(causal())).eval()
+    objective.compile(backend="eager")
+    assert "torch_compile has no effect on LlamaForCausalLM" in caplog.text
+    ids = torch.arange(12).reshape(2, 6) + 5
+    objective([0.1, 0.2, 0.3, 1.0], input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
+    assert graphs() == 0

@@ -7,19 +7,12 @@ import re
 import mpmath
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from transformers import BertConfig, DistilBertConfig
 
 from descend import InputError
-from descend.cli import main
 from descend.noise import GaussianNoise
 from descend.privacy import Release, epsilon
-
-
-def normal(x: mpmath.mpf) -> mpmath.mpf:
-    """Φ(x)."""
-    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+from tests.support.runs import refused, said
 
 
 def solved(ratio: float, delta: float) -> float:
@@ -28,7 +21,7 @@ def solved(ratio: float, delta: float) -> float:
         mu, bound = mpmath.mpf(ratio), mpmath.mpf(delta)
 
         def at(eps: mpmath.mpf) -> mpmath.mpf:
-            return normal(mu / 2 - eps / mu) - mpmath.exp(eps) * normal(-mu / 2 - eps / mu)
+            return mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
 
         low, high = mpmath.mpf(0), mpmath.mpf(1)
         if at(low) <= bound:
@@ -58,17 +51,15 @@ def test_published_values(std, sensitivity, delta, expected):
     assert epsilon(std, sensitivity, delta) == pytest.approx(expected, rel=5e-6)
 
 
-@pytest.mark.parametrize("ratio", [1e-3, 0.05, 1, 2.77, 55.4, 627, 1e4, 1e6, 1e7])
-@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.1, 0.9])
+@pytest.mark.parametrize("ratio", [1e-3, 0.05, 2.77, 627, 1e7, 1.001e7, 1e10, 1e12])
+@pytest.mark.parametrize("delta", [1e-300, 1e-12, 1e-5, 0.5, 0.9])
 def test_the_equation_at_60_digits(ratio, delta):
-    assert epsilon(1, ratio, delta) == pytest.approx(solved(ratio, delta), rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("ratio", [1.001e7, 1e8, 1e10, 1e12])
-@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.5])
-def test_beyond_the_library_it_is_a_bound_and_a_tight_one(ratio, delta):
+    """Beyond the library it is a bound, and for δ up to a half a tight one."""
     exact, found = solved(ratio, delta), epsilon(1, ratio, delta)
-    assert exact <= found <= exact * (1 + 1e-6)
+    if ratio > 1e7:
+        assert exact <= found <= exact * (1 + 1e-6) or delta > 0.5
+    else:
+        assert found == pytest.approx(exact, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -77,16 +68,6 @@ def test_beyond_the_library_it_is_a_bound_and_a_tight_one(ratio, delta):
 )
 def test_nothing_is_a_warning_or_an_error_at_the_ends_of_floats(std, sensitivity, expected):
     assert epsilon(std, sensitivity, 1e-5) == expected
-
-
-ratios = st.floats(1e-3, 1e9)
-deltas = st.floats(1e-30, 0.99)
-
-
-@given(ratios, deltas, st.floats(1e-6, 1e6))
-def test_only_sensitivity_in_units_of_the_noise_counts(ratio, delta, unit):
-    assume(abs(ratio / 1e7 - 1) > 1e-12)  # there the bound takes over, and rounding decides which of the two is given
-    assert epsilon(unit, ratio * unit, delta) == pytest.approx(epsilon(1, ratio, delta), rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("tokens", [1, 4])
@@ -112,15 +93,6 @@ def test_the_best_attack_on_our_noise_gains_what_epsilon_says(tokens):
 
 
 # --- a text
-
-
-@given(st.integers(1, 10_000), st.floats(0.1, 500), deltas)
-def test_t_tokens_are_one_of_sqrt_t_times_the_norm(tokens, level, delta):
-    text = Release(delta, 3.0, tokens, 0.7).guarantee(level)
-    longer = Release(delta, 3.0 * math.sqrt(tokens), 1, 0.7).guarantee(level)
-    assert text.text == pytest.approx(longer.token, rel=1e-9, abs=1e-9)
-    assert text.token == epsilon(0.7 * level, 6.0, delta)
-    assert text.std == 0.7 * level
 
 
 @pytest.mark.parametrize(
@@ -154,18 +126,14 @@ def test_numbers_out_of_their_range(call, message):
 # --- the command
 
 
-def said(capsys, *argv: str, status: int = 0) -> str:
-    """What the command prints, on stderr if it fails."""
-    capsys.readouterr()
-    assert main(["privacy", *argv]) == status
-    found = capsys.readouterr()
-    assert (found.err == "") is (status == 0) and (found.out == "") is (status != 0)
-    return found.out or found.err
+@pytest.fixture
+def told(capsys):
+    """What the command prints on stdout."""
+    return lambda *argv: said(capsys, "privacy", *argv)[0]
 
 
-def test_the_table_and_what_it_holds(capsys):
-    out = said(capsys, "--noise", "0,1,20,200,1000")
-    table, sentences = out.split("\n\n")
+def test_the_table_and_what_it_holds(told):
+    table, sentences = told("--noise", "0,1,20,200,1000").split("\n\n")
     assert re.split(r" {3,}", table.splitlines()[0].strip()) == ["γ", "std", "ε per token", "ε per text, T = 128"]
     assert [line.split() for line in table.splitlines()[1:]] == [
         ["0", "0", "∞", "∞"],
@@ -174,16 +142,12 @@ def test_the_table_and_what_it_holds(capsys):
         ["200", "200", "1.04", "17.7"],
         ["1000", "1000", "0.179", "2.57"],
     ]
-    assert len({len(line) for line in table.splitlines()}) == 1
-    assumed, none, vacuous, token, text = sentences.splitlines()
+    assumed, *regimes = sentences.splitlines()
     assert "δ = 1e-05" in assumed and "C = 27.71 (σ_x√768, the default; σ_x = 1)" in assumed
     assert "must be clipped to that norm before the noise, which descend does not do by itself" in assumed
-    assert none == "γ = 0: no noise, so ε is infinite: no privacy to speak of."
-    assert vacuous.startswith("γ = 1, 20: vacuous. ε is above 10 ") and "22,026 times" in vacuous
-    assert token.startswith("γ = 200: ") and "For the whole text ε is above 10, vacuous" in token
-    assert text.startswith("γ = 1000: ") and "one whole text against another change by e^ε" in text
-    assert [("no privacy to speak of" in each) for each in (none, vacuous, token, text)] == [True, True, True, False]
-    assert "private" not in out
+    assert [each.split(":")[0] for each in regimes] == ["γ = 0", "γ = 1, 20", "γ = 200", "γ = 1000"]
+    assert [("no privacy to speak of" in each) for each in regimes] == [True, True, True, False]
+    assert "private" not in sentences and "22,026 times" in regimes[1]
 
 
 def row(out: str) -> list[str]:
@@ -201,8 +165,8 @@ def row(out: str) -> list[str]:
         ("--tokens 1", 20, 2 * math.sqrt(768), 1e-5),
     ],
 )
-def test_every_setting_is_heard(capsys, argv, std, sensitivity, delta):
-    out = said(capsys, "--noise", "20", *argv.split())
+def test_every_setting_is_heard(told, argv, std, sensitivity, delta):
+    out = told("--noise", "20", *argv.split())
     cells = [float(cell) for cell in row(out)]
     assert cells[:2] == [20, std] and cells[2] == pytest.approx(epsilon(std, sensitivity, delta), rel=5e-3)
     assert (cells[3] == cells[2]) == ("--tokens" in argv) and ("C = 1 (as given; σ_x = 0.5)" in out) == (
@@ -240,7 +204,7 @@ def test_every_setting_is_heard(capsys, argv, std, sensitivity, delta):
 )
 def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
-    (line,) = said(capsys, *argv, status=2).splitlines()
+    line = refused(capsys, "privacy", *argv)
     assert line.startswith("descend: ") and message in line
 
 
@@ -265,48 +229,39 @@ def run(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("argv", "level", "std", "words"),
-    [
-        ("", "20", "1", "C = 0.5 (σ_x√100, the default; σ_x = 0.05)"),
-        ("--noise 40", "40", "2", "σ_x√100"),  # what is typed goes before what the run says
-        ("--sigma 2", "20", "40", "σ_x√100"),
-        ("--dimension 768", "20", "1", "σ_x√768"),
-        ("--clip 0.1", "20", "1", "C = 0.1 (as given; σ_x = 0.05)"),
-    ],
-)
-def test_a_run_gives_its_noise_sigma_and_dimension(capsys, run, argv, level, std, words):
-    out = said(capsys, str(run), *argv.split())
-    assert row(out)[:2] == [level, std] and words in out
+BY_VARIANCE = {"sigma": 0.08, "settings": {"noise": 200.0, "noise_is": "variance"}}
 
 
 @pytest.mark.parametrize(
-    ("argv", "std", "noise_is"),
+    ("more", "argv", "level", "std", "words"),
     [
-        ("", 4.0, "variance"),
-        ("--noise 50", 2.0, "variance"),
-        ("--sigma 0.02", 2.0, "variance"),
-        ("--noise-is std", 16.0, "std"),
+        ({}, "", "20", 1, "C = 0.5 (σ_x√100, the default; σ_x = 0.05)"),
+        ({}, "--noise 40", "40", 2, "σ_x√100"),  # what is typed goes before what the run says
+        ({}, "--sigma 2", "20", 40, "σ_x√100"),
+        ({}, "--dimension 768", "20", 1, "σ_x√768"),
+        ({}, "--clip 0.1", "20", 1, "C = 0.1 (as given; σ_x = 0.05)"),
+        (BY_VARIANCE, "", "200", 4, "γσ_x as the noise's variance"),  # √(200 · 0.08)
+        (BY_VARIANCE, "--noise 50", "50", 2, "γσ_x as the noise's variance"),
+        (BY_VARIANCE, "--sigma 0.02", "200", 2, "γσ_x as the noise's variance"),
+        (BY_VARIANCE, "--noise-is std", "200", 16, "γσ_x as the noise's std"),
     ],
 )
-def test_a_run_says_what_its_noise_is(capsys, run, argv, std, noise_is):
-    """By its variance √(200 · 0.08) = 4."""
-    config = CONFIG | {"sigma": 0.08, "settings": {"noise": 200.0, "noise_is": "variance"}}
-    (run / "config.json").write_text(json.dumps(config))
-    out = said(capsys, str(run), *argv.split(), "--clip", "0.8")
-    assert float(row(out)[1]) == std and float(row(out)[2]) == pytest.approx(epsilon(std, 1.6, 1e-5), rel=5e-3)
-    assert f"γσ_x as the noise's {noise_is}" in re.sub(r"\s+", " ", out)
+def test_a_run_gives_its_noise_sigma_and_dimension(told, run, more, argv, level, std, words):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | more))
+    out = told(run, *argv.split())
+    assert row(out)[0] == level and float(row(out)[1]) == std and words in out
 
 
 @pytest.mark.parametrize("noise_is", ["std", "variance"])
-def test_a_saved_model_gives_its_noise_and_dimension(capsys, run, noise_is):
+def test_a_saved_model_gives_its_noise_and_dimension(capsys, told, run, noise_is):
     entry = {"method": "erm", "noise": 20.0, "noise_is": noise_is}
     BertConfig(hidden_size=24, num_attention_heads=2, descend=entry).save_pretrained(run / "saved")
     if noise_is == "variance":
-        assert "does not hold σ_x of its embedding. Give --sigma" in said(capsys, str(run / "saved"), status=2)
+        assert "does not hold σ_x of its embedding. Give --sigma" in refused(capsys, "privacy", run / "saved")
     more = ["--sigma", "1"] if noise_is == "variance" else []
     typed = ["--noise", "20", "--noise-is", noise_is, "--dimension", "24"]
-    assert said(capsys, str(run / "saved"), *more) == said(capsys, *typed)
+    assert told(run / "saved", *more) == told(*typed)
 
 
 VIT = json.dumps({"model_type": "descend-vit", "hidden_size": 128})
@@ -327,11 +282,11 @@ UNKNOWN = json.dumps(CONFIG | {"sigma": None, "settings": {"noise": 1}})
         ("model/config.json", None, "finish the run first, or give --dimension", "--clip 1"),
     ],
 )
-def test_a_run_that_does_not_say_enough(capsys, run, file, content, message, way_out):
+def test_a_run_that_does_not_say_enough(capsys, told, run, file, content, message, way_out):
     if content is None:
         (run / file).unlink()
     else:
         (run / file).write_text(content)
-    assert message in said(capsys, str(run), status=2)
+    assert message in refused(capsys, "privacy", run)
     if way_out:
-        assert said(capsys, str(run), *way_out.split())
+        assert told(run, *way_out.split())

@@ -22,19 +22,13 @@ def draws(ids, mask=None, last=None, seed=0):
 
 
 def test_a_draw_is_that_of_the_hash_of_the_tokens_up_to_it():
+    """So texts share draws as far as they share tokens."""
     key = derived(Stream.PREFIX_NOISE, 3).to_bytes(8, "little")
     tokens = [5, 9, 2, 9]
     for place, drawn in enumerate(draws([tokens], seed=3)[0]):
         prefix = b"".join(token.to_bytes(8, "little") for token in tokens[: place + 1])
         number = int.from_bytes(blake2b(prefix, digest_size=8, key=key).digest(), "little")
         assert torch.equal(drawn, torch.randn(1, WIDTH, generator=torch.Generator().manual_seed(number))[0])
-
-
-def test_texts_share_draws_as_far_as_they_share_tokens():
-    first, second = draws([[5, 9, 2, 7, 7], [5, 9, 3, 7, 7]])
-    assert torch.equal(first[:2], second[:2])
-    assert all(not torch.equal(*pair) for pair in zip(first[2:], second[2:], strict=True))
-    assert not torch.equal(first, draws([[5, 9, 2, 7, 7]], seed=1)[0])
 
 
 def test_padding_on_either_side_and_the_cache_change_no_draw():
@@ -45,29 +39,21 @@ def test_padding_on_either_side_and_the_cache_change_no_draw():
     assert torch.equal(draws([[0, 0, 5, 9, 2]], [[0, 0, 1, 1, 1]], last=1)[0], alone[2:])
 
 
-def test_draws_are_standard_normal_and_uncorrelated():
-    drawn = draws([list(range(2000))])[0].double()
-    assert drawn.mean().abs() < 0.02 and abs(drawn.std() - 1) < 0.02
-    assert (drawn[1:] * drawn[:-1]).mean().abs() < 0.02
-
-
 def embedded(network, call):
     """What `call` embeds, in order, and its result."""
     seen = []
     handle = network.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(output))
-    try:
-        return seen, call()
-    finally:
-        handle.remove()
+    result = call()
+    handle.remove()
+    return seen, result
 
 
 @pytest.mark.parametrize("how", [{}, {"use_cache": False}, {"num_beams": 3}], ids=str)
-@pytest.mark.parametrize("level", [0.5, 2.0])
 @torch.no_grad()
-def test_generate_sees_the_noise_of_one_forward_pass_over_its_text(level, how):
+def test_generate_sees_the_noise_of_one_forward_pass_over_its_text(how):
     """With and without the cache, with beams that change places, beside a longer prompt that pads this one."""
     network = causal()
-    noise, followed = GaussianNoise(level, 0.3), PrefixDraws()
+    noise, followed = GaussianNoise(2.0, 0.3), PrefixDraws()
     ids = torch.tensor([[0, 0, 7, 11], [5, 6, 7, 8]])
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
     with noise.on(network, indices=followed), followed.following(network):
@@ -80,7 +66,7 @@ def test_generate_sees_the_noise_of_one_forward_pass_over_its_text(level, how):
         with noise.on(network, indices=followed):
             (whole,), _ = embedded(network, lambda text=text: network(text))
         clean = network.get_input_embeddings()(text)
-        assert torch.allclose((whole - clean).std(), torch.tensor(level * 0.3), rtol=0.2)
+        assert torch.allclose((whole - clean).std(), torch.tensor(0.6), rtol=0.2)
         if "use_cache" in how:
             assert torch.equal(seen[-1][row, start:], whole[0, :-1])
         elif not how:

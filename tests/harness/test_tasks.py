@@ -5,7 +5,6 @@ import math
 import random
 import re
 import shutil
-import socket
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -26,19 +25,12 @@ from descend.harness import evaluating, loading
 from descend.harness.model import DescendLM, without_end
 from descend.results import TaskResults, read_json
 from descend.tasks.text import encode_prompt
+from tests.support.runs import refused, said
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--noise", "0.5", "--use-cpu"]
 SMALL += ["--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end", "--max-steps"]
 WORDS = ["sun", "cat", "dog", "red", "tree", "moon", "fish", "bird", "house", "river"]
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    def refuse(*args):
-        raise AssertionError("no network here")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
 @pytest.fixture(scope="module")
@@ -86,44 +78,36 @@ def tasks(run):
     return {name: str(folder / f"{name}.yaml") for name in kinds}
 
 
-def requests(kind, arguments):
-    return [Instance(request_type=kind, doc={}, arguments=each, idx=place) for place, each in enumerate(arguments)]
+DRAW = random.Random(1)
+LENGTHS = [(DRAW.randint(2, 14), DRAW.randint(1, 4)) for _ in range(24)]
+PAIRS = [(" ".join(DRAW.choices(WORDS, k=a)), " ".join(["", *DRAW.choices(WORDS, k=b)])) for a, b in LENGTHS]
+ORDER = range(24)
 
 
-def prompts(count=24):
-    draw = random.Random(1)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(2, 14))) for _ in range(count)]
-
-
-def pairs():
-    draw = random.Random(2)
-    return [(each, " " + " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))) for each in prompts()]
-
-
-def read(lm, order=None):
+def read(lm, order=ORDER):
     """Log-likelihoods, rolling ones and answers, asked for in an order and returned in the usual one."""
-    order = order or list(range(len(pairs())))
-    asked = pairs()
-    likely = lm.loglikelihood(requests("loglikelihood", [asked[place] for place in order]))
-    rolling = lm.loglikelihood_rolling(
-        requests("loglikelihood_rolling", [(" ".join(asked[place]),) for place in order])
-    )
     settings = {"until": ["\n"], "max_gen_toks": 6, "min_new_tokens": 3}
-    answers = lm.generate_until(requests("generate_until", [(asked[place][0], settings) for place in order]))
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return [[results[place] for place in back] for results in (likely, rolling, answers)]
+    results = []
+    for kind, asked in (
+        ("loglikelihood", PAIRS),
+        ("loglikelihood_rolling", [("".join(pair),) for pair in PAIRS]),
+        ("generate_until", [(prompt, settings) for prompt, _ in PAIRS]),
+    ):
+        requests = [Instance(request_type=kind, doc={}, arguments=asked[place], idx=0) for place in order]
+        answers = dict(zip(order, getattr(lm, kind)(requests), strict=True))
+        results.append([answers[place] for place in ORDER])
+    return results
 
 
 # --- the model type
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_without_noise_and_at_full_depth_it_is_hf(run, plain, batch_size):
+def test_without_noise_and_at_full_depth_it_is_hf(run, plain):
     """For a tokenizer that closes texts: hf with the tokenizer that does not."""
     for folder in (run, plain):
         lm = DescendLM(str(folder))
         given = {"tokenizer": lm.tokenizer} if folder == run else {}
-        hf = HFLM(pretrained=str(folder / "model"), device="cpu", batch_size=batch_size, **given)
+        hf = HFLM(pretrained=str(folder / "model"), device="cpu", batch_size=5, **given)
         (likely, rolling, answers), (hf_likely, hf_rolling, hf_answers) = read(lm), read(hf)
         for mine, other in zip(likely, hf_likely, strict=True):
             assert mine[0] == pytest.approx(other[0], abs=1e-6 * max(1, abs(other[0]))) and mine[1] == other[1]
@@ -131,11 +115,10 @@ def test_without_noise_and_at_full_depth_it_is_hf(run, plain, batch_size):
         assert any(answers)
 
 
-@pytest.mark.parametrize("layer", [2, None])
-def test_results_are_bit_equal_over_batch_size_and_order_and_padding_changes_them_by_rounding(run, layer):
-    alone = DescendLM(str(run), noise=1, layer=layer)
-    together = DescendLM(str(run), noise=1, layer=layer, batch_size=7)
-    order = random.Random(3).sample(range(len(pairs())), len(pairs()))
+def test_results_are_bit_equal_over_batch_size_and_order_and_padding_changes_them_by_rounding(run):
+    alone = DescendLM(str(run), noise=1, layer=2)
+    together = DescendLM(str(run), noise=1, layer=2, batch_size=7)
+    order = DRAW.sample(ORDER, 24)
     results = likely, rolling, answers = read(alone)
     assert results == read(together) == read(together, order)
     together.batch_size_per_gpu = 7  # as on a GPU, where texts do run together: the draws are the same
@@ -163,13 +146,6 @@ def test_lm_eval_finds_the_model_type_by_its_entry_point_and_by_import(run):
         f"pretrained={run},noise=1.5,layer=2", {"batch_size": 4, "device": "cuda"}
     )
     assert lm.noise == 1.5 and len(lm.model.model.layers) == 2
-    for settings, words in (
-        ({"layer": 0}, "from 1 to 3"),
-        ({"layer": 4}, "from 1 to 3"),
-        ({"noise": -1}, "at least 0"),
-    ):
-        with pytest.raises(InputError, match=words):
-            DescendLM(str(run), **settings)
 
 
 # --- the command
@@ -188,17 +164,12 @@ def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
         (place, metric) for place in (0, 1) for metric in ("acc", "acc_norm", "exact_match", "word_perplexity")
     }
     for place, folder in enumerate((run, plain)):
-        lm = DescendLM(str(folder))
-        expected = simple_evaluate(
-            HFLM(pretrained=str(folder / "model"), tokenizer=lm.tokenizer, device="cpu"),
-            tasks=list(tasks.values()),
-            task_manager=TaskManager(include_defaults=False),
-            bootstrap_iters=0,
-        )["results"]
-        for (number, metric), curve in curves.items():
-            if number == place:
-                assert curve.values[0] == pytest.approx(expected[curve.task][f"{metric},none"], rel=1e-6)
-                assert curve.samples == 12 and curve.higher_is_better == (metric != "word_perplexity")
+        hf = HFLM(pretrained=str(folder / "model"), tokenizer=DescendLM(str(folder)).tokenizer, device="cpu")
+        given = {"tasks": list(tasks.values()), "task_manager": TaskManager(include_defaults=False)}
+        expected = simple_evaluate(hf, bootstrap_iters=0, **given)["results"]
+        for curve in (each for each in results.curves if each.run == place):
+            assert curve.values[0] == pytest.approx(expected[curve.task][f"{curve.metric},none"], rel=1e-6)
+            assert curve.samples == 12 and curve.higher_is_better == (curve.metric != "word_perplexity")
     for each in results.comparisons:
         assert each.run == 1
         mine, first = curves[1, each.metric], curves[0, each.metric]
@@ -212,10 +183,9 @@ def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
             exact = binomtest(wins, wins + losses).pvalue if wins + losses else 1
             assert each.p_values[level] == pytest.approx(exact)
             assert each.low[level] <= each.differences[level] <= each.high[level]
-    for change, words in [({"noise": [0]}, "1 levels"), ({"runs": []}, "run must be"), ({"curves": 3}, "curves")]:
-        out.write_text(json.dumps(results.content() | change))
-        with pytest.raises(InputError, match=words):
-            TaskResults.read(out)
+    out.write_text(json.dumps(results.content() | {"noise": [0]}))
+    with pytest.raises(InputError, match="1 levels"):
+        TaskResults.read(out)
 
 
 def test_an_export_is_evaluated_as_the_exit_that_it_is(run, tasks, tmp_path, capsys):
@@ -227,21 +197,19 @@ def test_an_export_is_evaluated_as_the_exit_that_it_is(run, tasks, tmp_path, cap
     assert [curve.values for curve in export.curves] == [curve.values for curve in exit.curves]
     assert [(each.model, each.method, each.depth) for each in export.runs] == [("Llama-2", "constrained", 2)]
     for flags in (["--noise", "0,1"], ["--model", "best_feasible"]):
-        assert main(["tasks", str(tmp_path / "two"), "--tasks", tasks["choose"], "--out", "none", *flags]) == 2
-        assert "two is an export" in capsys.readouterr().err
+        words = ["tasks", tmp_path / "two", "--tasks", tasks["choose"], "--out", "none", *flags]
+        assert "two is an export" in refused(capsys, *words)
 
 
 def test_the_same_command_gives_the_same_file_and_overwrites_none(run, tasks, tmp_path, capsys):
-    first, second = tmp_path / "a.json", tmp_path / "b.json"
-    for out in (first, second):
-        flags = ["--tasks", tasks["choose"], "--noise", "1", "--layer", "1", "--limit", "5", "--out", str(out)]
-        assert main(["tasks", str(run), *flags]) == 0
-    assert first.read_bytes() == second.read_bytes()
-    content = read_json(first)
+    words = ["tasks", run, "--tasks", tasks["choose"], "--noise", "1", "--layer", "1", "--limit", "5", "--out"]
+    for name in ("a.json", "b.json"):
+        said(capsys, *words, tmp_path / name)
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    content = read_json(tmp_path / "a.json")
     assert content["layer"] == 1 and content["limit"] == 5 and content["curves"][0]["samples"] == 5
     assert {each.name for each in tmp_path.iterdir()} == {"a.json", "b.json"}
-    assert main(["tasks", str(run), *flags]) == 2
-    assert "b.json exists" in capsys.readouterr().err
+    assert "b.json exists" in refused(capsys, *words, tmp_path / "b.json")
 
 
 def test_a_metric_that_overflows_is_refused(run, tasks, monkeypatch):
@@ -255,16 +223,14 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
     # A folder with a few tasks, in place of lm-eval's with thousands.
     known = {"include_path": str(Path(tasks["choose"]).parent), "include_defaults": False}
     monkeypatch.setattr(loading, "TaskManager", lambda **kwargs: TaskManager(**known))
-    video, unfinished = tmp_path / "video", tmp_path / "unfinished"
-    for folder in (video, unfinished):
+    config, (video, unfinished) = read_json(run / "config.json"), (tmp_path / "video", tmp_path / "unfinished")
+    for folder, recipe in ((video, "video-ut"), (unfinished, "llm-sft")):
         folder.mkdir()
-        shutil.copy(run / "config.json", folder)
-    config = read_json(video / "config.json") | {"recipe": "video-ut"}
-    (video / "config.json").write_text(json.dumps(config))
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(Path(tasks["choose"]).read_text().replace("{{words}}'\n", "{{absent.words}}'\n"))
-    (tmp_path / "file").write_text("")
-    good, twin = tasks["choose"], shutil.copy(tasks["choose"], tmp_path / "twin.yaml")
+        (folder / "config.json").write_text(json.dumps(config | {"recipe": recipe}))
+    wrong, file, good = tmp_path / "wrong.yaml", tmp_path / "file", tasks["choose"]
+    wrong.write_text(Path(good).read_text().replace("{{words}}'\n", "{{absent.words}}'\n"))
+    file.touch()
+    twin = shutil.copy(good, tmp_path / "twin.yaml")
     for runs, names, flags, words in [
         ([run], "chose", [], "no task 'chose'.*choose"),
         ([run], str(tmp_path / "none.yaml"), [], "no .*none.yaml"),
@@ -280,15 +246,13 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
         ([run], good, ["--limit", "0"], "limit"),
         ([run], good, ["--noise", "-1"], "γ of at least 0"),
         ([run], good, ["--out", str(tmp_path)], "exists"),
-        ([run], good, ["--out", str(tmp_path / "file" / "out.json")], "file"),
+        ([run], good, ["--out", str(file / "out.json")], "file"),
     ]:
-        capsys.readouterr()
         argv = ["tasks", *map(str, runs), "--tasks", names, "--out", str(tmp_path / "out.json"), *flags]
         status, printed = main(argv), capsys.readouterr()
         (*bars, line) = printed.err.splitlines()
-        assert status in (1, 2) and not printed.out, argv
+        assert status in (1, 2) and not printed.out and all("it/s" in bar for bar in bars), argv
         assert line.startswith("descend: ") and re.search(words, line), line
-        assert all("it/s" in bar for bar in bars)
     assert not (tmp_path / "out.json").exists()
 
 
@@ -353,11 +317,18 @@ def test_trusted_code_runs_and_a_plain_task_needs_no_trust(code, run, capsys):
     assert "--trust-code" in capsys.readouterr().err
 
 
-def test_the_task_of_the_page_is_one(run, tmp_path, monkeypatch):
+def test_the_task_of_the_page_is_one_and_the_script_that_makes_its_data_runs(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "guides" / "tasks.md").read_text("utf-8")
-    Path("task.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
-    Path("answers.jsonl").write_text(json.dumps({"instruction": "go", "choices": ["red sun", "sun red"], "label": 1}))
+    for name, kind in (("task.yaml", "yaml"), ("make.py", "python")):
+        Path(name).write_text(page.split(f"```{kind}\n")[1].split("```")[0])
+    answer = " ".join(WORDS * 2)
+    Path("prompts.json").write_text(json.dumps([{"instruction": "say it", "output": answer}] * 3))
+    monkeypatch.setattr("sys.argv", ["make.py", "prompts.json"])
+    exec(Path("make.py").read_text(), {})
+    rows = [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 and all(len(set(row["choices"])) == 4 for row in rows)
+    assert all(row["choices"][row["label"]] == " ".join(answer.split()[:16]) for row in rows)
     assert main(["tasks", str(run), "--tasks", "task.yaml", "--out", "out.json"]) == 0
     assert {each.metric for each in TaskResults.read(Path("out.json")).curves} == {"acc", "acc_norm"}
 
@@ -365,5 +336,4 @@ def test_the_task_of_the_page_is_one(run, tmp_path, monkeypatch):
 def test_an_answer_longer_than_the_context_is_one_line(run, tasks, tmp_path, capsys):
     long = tmp_path / "long.yaml"
     long.write_text(Path(tasks["write"]).read_text().replace("max_gen_toks: 6", "max_gen_toks: 600"))
-    assert main(["tasks", str(run), "--tasks", str(long), "--out", str(tmp_path / "out.json")]) == 2
-    assert "600" in capsys.readouterr().err.splitlines()[-1]
+    assert "600" in refused(capsys, "tasks", run, "--tasks", long, "--out", tmp_path / "out.json")

@@ -9,7 +9,7 @@ import pytest
 
 from descend import configure
 from descend.errors import InputError
-from reproduction.cells import ARMS, FIXED, FORMS, PAPER_ARMS, SEARCH, SEARCHED, cells, options, search_key
+from reproduction.cells import ARMS, FIXED, FORMS, PAPER_ARMS, SEARCH, SEARCHED, cells, search_key
 from reproduction.grids import SCALES
 
 SMALL = SCALES["small"]
@@ -120,9 +120,3 @@ def test_every_command_is_one_that_descend_accepts(tmp_path):
             assert configured.arguments.method == cell.settings["method"]
     with pytest.raises(InputError):
         configure("video-ut", data="generated", output_dir=str(tmp_path / "wrong"), dual_optimiser="sgd")
-
-
-def test_words_of_options():
-    given = {"tied": False, "no_wait": True, "alpha": 0.22, "noise": "0,1", "max_steps": 2500, "cap": None}
-    words = ["--no-tied", "--no-wait", "--alpha", "0.22", "--noise", "0,1", "--max-steps", "2500"]
-    assert options(given) == words

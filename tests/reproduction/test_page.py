@@ -122,12 +122,6 @@ def test_the_page_is_readable_on_a_telephone_and_escapes_what_a_model_says(drawn
             assert view.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 0")
 
 
-def test_the_distance_of_inputs_is_the_one_between_standard_deviations():
-    run = pd.Series({"settings": {"noise_is": "variance"}, "gamma": 0.15})
-    assert theory.distance(run, 0.6) == pytest.approx(np.sqrt(0.6) - np.sqrt(0.15))
-    assert theory.distance(pd.Series({"settings": {}, "gamma": 0.8}), 2.4) == pytest.approx(1.6)
-
-
 def test_the_dry_run_says_what_llama_takes():
     said = lines(SCALES["paper"], cells(SCALES["paper"], {}), tflops=20)
     (llama,) = (line for line in said if line.startswith("Llama"))

@@ -65,18 +65,10 @@ def fake_run(
         **{"descending_share": 0.93 if constrained else 0.51, "alpha": [alpha] if constrained else []},
     }
     (folder / "summary.json").write_text(json.dumps(summary | entries))
-    with (folder / "records.jsonl").open("w") as file:
-        for step in range(2000):
-            for layer in range(depth + 1) if constrained else ():
-                rise = multipliers[layer - 1] * (1 - np.exp(-step / 300)) if layer else 0.0
-                row = {
-                    "run": folder.name,
-                    "step": step,
-                    "split": "train",
-                    "layer": layer,
-                    "noise": train_noise,
-                }
-                file.write(json.dumps(row | {"metric": "multiplier", "value": rise}) + "\n")
+    common = {"run": folder.name, "split": "train", "noise": train_noise, "metric": "multiplier"}
+    rises = np.outer(1 - np.exp(-np.arange(2000) / 300), np.r_[0.0, multipliers])  # by step and layer, 0 the cap's
+    rows = [{"step": step, "layer": layer, "value": rises[step, layer]} for step, layer in np.ndindex(rises.shape)]
+    (folder / "records.jsonl").write_text("".join(json.dumps(common | row) + "\n" for row in rows if constrained))
     if frames:
         np.savez_compressed(folder / "frames.npz", **fake_frames(depth, 0.35 if constrained else 0.7))
     return folder

@@ -57,25 +57,28 @@ def trim(file: Path, *parts: tuple[int, int]) -> Path:
 
 
 def write_frames(
-    folder: Path, frames: int = 3, *, suffix: str = ".jpg", size: tuple[int, int] = (24, 16), **options: str
+    folder: Path,
+    frames: int = 3,
+    *,
+    suffix: str = ".jpg",
+    size: tuple[int, int] = (24, 16),
+    seed: int = 0,
+    shade: int = 256,
+    **options: str,
 ) -> Path:
-    """A folder of still images of random grey."""
+    """A folder of still images of random grey, below a shade."""
     folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     for k in range(frames):
-        picture = Image.fromarray(rng.integers(0, 256, (size[1], size[0]), np.uint8))
+        picture = Image.fromarray(rng.integers(0, shade, (size[1], size[0]), np.uint8))
         picture.save(folder / f"{k}{suffix}", **options)
     return folder
 
 
 def clips(folder: Path, count: int = 4, frames: int = 8, shade: int = 255) -> Path:
     """A folder of clips, each a folder of frames of random grey, unlike the generated scenes."""
-    generator = np.random.default_rng(0)
     for clip in range(count):
-        (folder / f"clip{clip}").mkdir(parents=True)
-        for frame in range(frames):
-            pixels = generator.integers(0, shade, (160, 160), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"clip{clip}" / f"{frame:03}.png")
+        write_frames(folder / f"clip{clip}", frames, suffix=".png", size=(160, 160), seed=clip, shade=shade)
     return folder
 
 
