@@ -27,16 +27,16 @@ from torch import distributed, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import Subset
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerControl, TrainerState
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig, cli
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError, SaveError
 from descend.noise import Corruption
 from descend.run.training import _StopOnSignal
 from descend.tasks.text import learn_tokenizer
 from descend.tasks.video import VideoDenoising, load_video
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-from tests.support import own
+from tests.support import own, runs
 from tests.support.networks import QUIET, causal, network
 
 SAMPLES = 19
@@ -125,18 +125,21 @@ def language(folder: Path, peft: LoraConfig | None = None, **args) -> DescentSFT
     )
 
 
+def points(folder: Path, kind: type = DescentTrainer, given: Any = None, **args) -> DescentTrainer:
+    """A user's own model on points; ``given`` are arguments of the trainer, such as its task."""
+    settings = QUIET | {"max_steps": 4, "per_device_train_batch_size": 8} | args
+    data = {"train_dataset": own.samples(24), "eval_dataset": own.samples(12, 1), "task": own.Classes()}
+    data |= {"model": own.layers()} | (given or {})
+    return kind(args=DescentConfig(str(folder), **settings), **data)
+
+
 def own_model(folder: Path, **args) -> DescentTrainer:
     """A module of a user's own, whose layers are read through hooks."""
     module = own.mlp().double()
     module.head, module.norm = nn.Sequential(module.norm, module.head), nn.Identity()
-    points = [sample | {"x": sample["x"].double()} for sample in own.samples(SAMPLES)]
-    return DescentTrainer(
-        own.layers(module, readout="head"),
-        DescentConfig(output_dir=str(folder), **PLAIN | ADAM | args),
-        task=own.Classes(),
-        train_dataset=points,
-        eval_dataset=points[:5],
-    )
+    rows = [sample | {"x": sample["x"].double()} for sample in own.samples(SAMPLES)]
+    given = {"model": own.layers(module, readout="head"), "train_dataset": rows, "eval_dataset": rows[:5]}
+    return points(folder, given=given, **PLAIN | ADAM | args)
 
 
 MADE = {
@@ -183,6 +186,12 @@ def resumed(folder: Path) -> list[dict]:
     return found
 
 
+def fitted(trainer):
+    """A trainer after its training."""
+    trainer.train()
+    return trainer
+
+
 # --- shards
 
 
@@ -203,7 +212,6 @@ def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
         shard(trainer.objective)
         # Transformers' word for a model that has its gradients reduced itself: no DDP around it.
         trainer.is_distributed_loading_by_transformers = True
-        assert all(isinstance(each, DTensor) for each in trainer.objective.parameters())
         assert any(isinstance(each, FSDPModule) for each in trainer.objective.model.modules()) == (name != "video")
     before = trainer.evaluate()
     trainer.train()
@@ -228,20 +236,15 @@ def ending(trainer, fault: type[Exception]) -> dict:
     return {"step": trainer.state.global_step, "error": ""}
 
 
-class Perturb(TrainerCallback):
-    """λ_1 moves on one rank alone, after the third step."""
-
-    def __init__(self, trainer, by: float):
-        self.trainer, self.by = trainer, by
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 3 and args.process_index == 1:
-            self.trainer.dual._multipliers[1] += self.by
-
-
 def perturbed(folder: Path, by: float) -> dict:
+    """λ_1 moves on one rank alone, after the third step."""
     trainer = classifier(folder, per_device_train_batch_size=4)
-    trainer.add_callback(Perturb(trainer, by))
+
+    def perturb(step: int, *_: int) -> None:
+        if step == 3 and distributed.get_rank() == 1:
+            trainer.dual._multipliers[1] += by
+
+    trainer.method.before_pass = perturb
     return ending(trainer, RanksDifferError)
 
 
@@ -340,17 +343,10 @@ def halved(folder: Path) -> dict:
     }
 
 
-TRAIN = (
-    "train video-ut --data generated --use-cpu --depth 2 --window 2 --stride 10 --per-device-train-batch-size 3 "
-    "--alpha 0.6 --dual-warmup-steps 0 --logging-steps 2 --eval-steps 1000 --save-steps 1000"
-)
-
-
 def commanded(folder: Path) -> list[int]:
     """`descend train`: stopped by a signal to the second process alone, refused, resumed. How each ended."""
-
-    def train(steps: int, *flags: str) -> int:
-        return cli.main([*TRAIN.split(), "--out", str(folder), "--max-steps", str(steps), *flags])
+    flags = ["--per-device-train-batch-size", "3", "--eval-steps", "1000"]
+    train = partial(runs.train, folder, *flags, every=1000)
 
     def interrupt() -> None:
         while not (folder / "records.jsonl").exists():
@@ -359,11 +355,11 @@ def commanded(folder: Path) -> list[int]:
 
     if distributed.get_rank() == 1:
         threading.Thread(target=interrupt, daemon=True).start()
-    ended = [train(2000)]
+    ended = [train(steps=2000)]
     step = max(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
     distributed.barrier()
-    ended.append(train(2000))
-    return [*ended, train(step + 2, "--resume"), step]
+    ended.append(train(steps=2000))
+    return [*ended, train("--resume", steps=step + 2), step]
 
 
 def asked(folder: Path) -> dict:

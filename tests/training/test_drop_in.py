@@ -30,6 +30,7 @@ from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training.sft import DescentSFTTrainer
 from tests.support.networks import causal, network
+from tests.support.ranks import fitted
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "seed": 0, "save_strategy": "no"}
@@ -57,9 +58,8 @@ def blocks(tokenizer, count):
     return Dataset.from_list([{"input_ids": row, "attention_mask": [1] * BLOCK, "labels": row} for row in rows])
 
 
-def classifier(tokenizer, family="distilbert", **settings):
-    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64} | settings
-    return network(family, labels=2, **sizes)
+def classifier(tokenizer, most=64):
+    return network("distilbert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=most)
 
 
 def trainer(folder, tokenizer, kind=DescentTrainer, args=None, model=None, config=TrainingArguments, **given):
@@ -95,7 +95,7 @@ def test_the_examples_differ_in_the_trainer_alone():
 
 
 def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenizer, monkeypatch, capsys):
-    classifier(tokenizer, max_position_embeddings=128).save_pretrained(tmp_path / "start")
+    classifier(tokenizer, most=128).save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     (tmp_path / "data").mkdir()
     for side, count, seed in (("train", 60, 0), ("validation", 30, 1)):
@@ -197,8 +197,7 @@ def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_pat
     made = partial(trainer, tmp_path, tokenizer, config=DescentConfig, compute_metrics=lambda _: {"share": 0.5})
     with pytest.raises(InputError, match=r"accuracy, .*loss, .*share.*; got 'f1'"):
         made(args=args | {"metric_for_best_model": "f1"}).train()
-    ours = made(args=args | {"metric_for_best_model": "share"})
-    ours.train()
+    ours = fitted(made(args=args | {"metric_for_best_model": "share"}))
     assert ours.state.best_metric == 0.5
 
 
@@ -219,14 +218,12 @@ def test_a_number_for_the_noise_is_gaussian_and_follows_the_embedding(tmp_path, 
 
 def test_streams_and_samples_made_when_fetched(tmp_path, tokenizer):
     stream = texts(tokenizer, 64, 0).to_iterable_dataset()
-    ours = trainer(tmp_path, tokenizer, train_dataset=stream, noise=0.5)
-    ours.train()
+    ours = fitted(trainer(tmp_path, tokenizer, train_dataset=stream, noise=0.5))
     assert ours.state.global_step == 4 and ours.evaluate()["eval_loss"] > 0
     lazy = Dataset.from_list(generate_reviews(32, 0)).with_transform(
         lambda rows: {**tokenizer(rows["text"], truncation=True, max_length=60), "labels": rows["label"]}
     )
-    made = trainer(tmp_path, tokenizer, train_dataset=lazy, noise=0.5, args={"remove_unused_columns": False})
-    made.train()
+    made = fitted(trainer(tmp_path, tokenizer, train_dataset=lazy, noise=0.5, args={"remove_unused_columns": False}))
     assert made.sigma > 0
 
 
