@@ -5,7 +5,6 @@
 Data sets of 19 samples: steps take 8, 8 and 3 of them, which two ranks can't share evenly.
 """
 
-import functools
 import gc
 import os
 import resource
@@ -15,26 +14,29 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import torch
 from datasets import Dataset
 from peft import LoraConfig
 from torch import distributed, nn
-from torch.distributed import checkpoint
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from torch.utils.data import Subset
+from transformers import TrainerControl, TrainerState
 
-from descend import UT, DescentConfig, DescentTrainer, UTConfig, cli
+from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError, SaveError
 from descend.noise import Corruption
 from descend.run.training import _StopOnSignal
 from descend.tasks.text import learn_tokenizer
 from descend.tasks.video import VideoDenoising, load_video
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-from tests.support import own
+from tests.support import own, runs
 from tests.support.networks import QUIET, causal, network
 
 SAMPLES = 19
@@ -62,22 +64,28 @@ def ripple(clean: torch.Tensor, std: float, generator: torch.Generator) -> torch
     return clean + std * torch.arange(clean[0].numel(), dtype=clean.dtype).sin().view_as(clean[0])
 
 
-scenes = functools.cache(lambda: load_video(None, 2, stride=10, seed=0))
+scenes = cache(lambda: load_video(None, 2, stride=10, seed=0))
+
+
+def denoiser(folder: Path, depth: int = 2, noise: Any = 0.8, data: Any = None, **args) -> DescentTrainer:
+    """A UT on generated scenes: 18 windows to train on, three steps an epoch."""
+    settings = {"max_steps": 3, "per_device_train_batch_size": 6, "dual_warmup_steps": 0.0, "learning_rate": 3e-3}
+    return DescentTrainer(
+        UT(UTConfig(depth=depth)),
+        DescentConfig(output_dir=str(folder), **QUIET | settings | args),
+        task=VideoDenoising(),
+        noise=GaussianNoise(noise, scenes().sigma, seed=0) if isinstance(noise, float) else noise,
+        train_dataset=data or scenes().train,
+        eval_dataset=Subset(scenes().validation, range(8)),
+    )
 
 
 def video(folder: Path, **args) -> DescentTrainer:
-    data = scenes()
-    windows = [data.train[place] for place in (*range(18), 4)]
-    for each in windows:
-        each["patches"] = each["patches"].double()
-    return DescentTrainer(
-        UT(UTConfig(depth=2)),
-        DescentConfig(output_dir=str(folder), **PLAIN | SGD | args),
-        task=VideoDenoising(),
-        noise=Corruption(ripple, 0.8, data.sigma),
-        train_dataset=windows,
-        eval_dataset=windows[:2],
-    )
+    windows = [{"patches": scenes().train[place]["patches"].double()} for place in (*range(18), 4)]
+    ours = denoiser(folder, noise=Corruption(ripple, 0.8, scenes().sigma), data=windows, **PLAIN | SGD | args)
+    ours.eval_dataset = windows[:2]
+    ours.objective.double()
+    return ours
 
 
 def classifier(folder: Path, **args) -> DescentTrainer:
@@ -117,22 +125,21 @@ def language(folder: Path, peft: LoraConfig | None = None, **args) -> DescentSFT
     )
 
 
-def lora(folder: Path, **args) -> DescentSFTTrainer:
-    return language(folder, LORA, **args)
+def points(folder: Path, kind: type = DescentTrainer, given: Any = None, **args) -> DescentTrainer:
+    """A user's own model on points; ``given`` are arguments of the trainer, such as its task."""
+    settings = QUIET | {"max_steps": 4, "per_device_train_batch_size": 8} | args
+    data = {"train_dataset": own.samples(24), "eval_dataset": own.samples(12, 1), "task": own.Classes()}
+    data |= {"model": own.layers()} | (given or {})
+    return kind(args=DescentConfig(str(folder), **settings), **data)
 
 
 def own_model(folder: Path, **args) -> DescentTrainer:
     """A module of a user's own, whose layers are read through hooks."""
     module = own.mlp().double()
     module.head, module.norm = nn.Sequential(module.norm, module.head), nn.Identity()
-    points = [sample | {"x": sample["x"].double()} for sample in own.samples(SAMPLES)]
-    return DescentTrainer(
-        own.layers(module, readout="head"),
-        DescentConfig(output_dir=str(folder), **PLAIN | ADAM | args),
-        task=own.Classes(),
-        train_dataset=points,
-        eval_dataset=points[:5],
-    )
+    rows = [sample | {"x": sample["x"].double()} for sample in own.samples(SAMPLES)]
+    given = {"model": own.layers(module, readout="head"), "train_dataset": rows, "eval_dataset": rows[:5]}
+    return points(folder, given=given, **PLAIN | ADAM | args)
 
 
 MADE = {
@@ -140,9 +147,9 @@ MADE = {
     "own model": own_model,
     "classifier": classifier,
     "language": language,
-    "lora": lora,
-    "own classifier": functools.partial(classifier, exits="own", max_grad_norm=0.05),
-    "own language": functools.partial(language, exits="own", max_grad_norm=0.05),
+    "lora": partial(language, peft=LORA),
+    "own classifier": partial(classifier, exits="own", max_grad_norm=0.05),
+    "own language": partial(language, exits="own", max_grad_norm=0.05),
 }
 # Of each, samples of a micro-batch on one of two ranks.
 SIZES = {"video": 1, "own model": 2, "classifier": 2, "language": 1, "lora": 1, "own classifier": 2, "own language": 1}
@@ -170,14 +177,19 @@ def trained(name: str, folder: Path, size: int, accumulation: int, **args) -> di
 
 def resumed(folder: Path) -> list[dict]:
     """A run, and one that goes on from its checkpoint in the second epoch."""
-    found = []
-    for name, start in (("whole", None), ("half", str(folder / "whole" / "checkpoint-4"))):
-        settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-        trainer = classifier(folder / name, save_strategy="steps", save_steps=4, **settings)
+    found, settings = [], {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    for start in (None, str(folder / "checkpoint-4")):
+        trainer = classifier(folder, save_strategy="steps", save_steps=4, **settings)
         trainer.objective.double()
         trainer.train(resume_from_checkpoint=start)
         found.append(outcome(trainer))
     return found
+
+
+def fitted(trainer):
+    """A trainer after its training."""
+    trainer.train()
+    return trainer
 
 
 # --- shards
@@ -200,14 +212,12 @@ def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
         shard(trainer.objective)
         # Transformers' word for a model that has its gradients reduced itself: no DDP around it.
         trainer.is_distributed_loading_by_transformers = True
-        assert all(isinstance(each, DTensor) for each in trainer.objective.parameters())
         assert any(isinstance(each, FSDPModule) for each in trainer.objective.model.modules()) == (name != "video")
     before = trainer.evaluate()
     trainer.train()
     after = trainer.evaluate()
     if shards:
         assert all(isinstance(each, DTensor) for each in trainer.objective.parameters())
-        checkpoint.save({"model": trainer.objective.state_dict()}, checkpoint_id=folder / "shards")
     trainer.save_pretrained(folder / "model")
     trainer.save_dual(folder / "dual.safetensors")
     seen = [row[f"eval_{what}"] for row in (before, after) for what in ("loss", "violation")]
@@ -226,29 +236,23 @@ def ending(trainer, fault: type[Exception]) -> dict:
     return {"step": trainer.state.global_step, "error": ""}
 
 
-class Perturb(TrainerCallback):
-    """λ_1 moves on one rank alone, after the third step."""
-
-    def __init__(self, trainer, by: float):
-        self.trainer, self.by = trainer, by
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 3 and args.process_index == 1:
-            self.trainer.dual._multipliers[1] += self.by
-
-
 def perturbed(folder: Path, by: float) -> dict:
+    """λ_1 moves on one rank alone, after the third step."""
     trainer = classifier(folder, per_device_train_batch_size=4)
-    trainer.add_callback(Perturb(trainer, by))
+
+    def perturb(step: int, *_: int) -> None:
+        if step == 3 and distributed.get_rank() == 1:
+            trainer.dual._multipliers[1] += by
+
+    trainer.method.before_pass = perturb
     return ending(trainer, RanksDifferError)
 
 
 def poisoned(folder: Path) -> dict:
     """One sample of the second step's is no number: on one rank alone, with a sampler in order."""
-    trainer = video(folder, per_device_train_batch_size=4, save_strategy="steps", save_steps=100)
-    trainer.objective.double()
+    order = {"train_sampling_strategy": "sequential"}
+    trainer = video(folder, per_device_train_batch_size=4, save_strategy="steps", save_steps=100, **order)
     trainer.train_dataset[9]["patches"][0, 0, 0] = float("nan")
-    trainer.args.train_sampling_strategy = "sequential"
     return ending(trainer, NonFiniteLossError)
 
 
@@ -260,90 +264,68 @@ def lowered(folder: Path, by: float) -> dict:
             return super().losses(prediction, target) - by * distributed.get_rank()
 
     trainer = video(folder, per_device_train_batch_size=4, max_steps=2)
-    trainer.objective.double().task = Lowered()
+    trainer.objective.task = Lowered()
     return ending(trainer, InputError)
 
 
 def undecided(folder: Path) -> dict:
     """Processes that measure unlike losses, as unlike processors do by rounding: the second's first are the best."""
-
-    class Unlike(DescentTrainer):
-        def _measure(self, *given, **options):
-            layers = super()._measure(*given, **options)
-            by = self.args.process_index * (1 + self.state.global_step)
-            return replace(layers, losses=layers.losses + by)
-
     every = SAVED | {"eval_strategy": "steps", "eval_steps": 2}
-    made = video(folder, per_device_train_batch_size=4, patience=1, **every)
-    made.__class__ = Unlike
-    made.objective.double()
-    made.train()
-    logged = [row["eval_loss"] for row in made.state.log_history if "eval_loss" in row]
-    return {"step": made.state.global_step, "logged": logged, "verdict": made.verdict.worst}
+    trainer = video(folder, per_device_train_batch_size=4, patience=1, **every)
+    measure = trainer._measure
+
+    def unlike(*given, **options):
+        layers, by = measure(*given, **options), distributed.get_rank() * (1 + trainer.state.global_step)
+        return replace(layers, losses=layers.losses + by)
+
+    trainer._measure = unlike
+    trainer.train()
+    logged = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
+    return {"step": trainer.state.global_step, "logged": logged, "verdict": trainer.verdict.worst}
 
 
-def unsaved(folder: Path) -> dict:
+def unsaved(folder: Path) -> list:
     """The disk takes only small files of one process, the second and then the first; and then of none."""
-    errors = []
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    errors, before = [], resource.getrlimit(resource.RLIMIT_FSIZE)
     for rank in (1, 0, None):
         trainer = video(folder, per_device_train_batch_size=4, max_steps=2, logging_strategy="no", **SAVED)
-        trainer.objective.double()
         size = 2000 if rank == distributed.get_rank() else before[0]
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        try:
-            trainer.train()
-            errors.append("")
-        except SaveError as error:
-            errors.append(str(error))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        error = ending(trainer, SaveError)["error"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
         distributed.barrier()  # the first process clears away what it has begun
-        errors.append(sorted(path.name for path in folder.iterdir()))
+        errors += [error, sorted(path.name for path in folder.iterdir())]
         distributed.barrier()
-    return {"errors": errors}
+    return errors
 
 
-def traffic(folder: Path, **args) -> dict:
+def traffic(folder: Path) -> dict:
     """Bytes of every collective that Python calls in three steps of plain DDP, whose gradients go another way."""
     seen: Counter = Counter()
-    kept = {name: getattr(distributed, name) for name in ("all_reduce", "all_gather", "all_gather_into_tensor")}
 
-    def counted(name):
-        def call(*args, **kwargs):
-            sent = args[0] if name == "all_reduce" else args[1]
-            seen[name, sent.numel() * sent.element_size()] += 1
-            return kept[name](*args, **kwargs)
+    def counted(call, place):
+        def counting(*args, **kwargs):
+            seen[f"{call.__name__} of {args[place].numel() * args[place].element_size()} bytes"] += 1
+            return call(*args, **kwargs)
 
-        return call
-
-    class Count(TrainerCallback):
-        def on_train_begin(self, *args, **kwargs):
-            for name in kept:
-                setattr(distributed, name, counted(name))
-
-        def on_epoch_end(self, *args, **kwargs):
-            for name, call in kept.items():
-                setattr(distributed, name, call)
+        return counting
 
     steps = {"gradient_accumulation_steps": 2, "max_steps": 3, "dual_warmup_steps": 0.0}
-    trainer = classifier(folder, per_device_train_batch_size=2, **steps, **args)
-    trainer.add_callback(Count())
-    trainer.train()
-    return {f"{name} of {size} bytes": times for (name, size), times in seen.items()}
+    trainer = classifier(folder, per_device_train_batch_size=2, **steps)
+    places = {"all_reduce": 0, "all_gather": 1, "all_gather_into_tensor": 1}  # of the tensor that is sent
+    calls = {name: counted(getattr(distributed, name), place) for name, place in places.items()}
+    with mock.patch.multiple(distributed, **calls):
+        trainer.train()
+    return dict(seen)
 
 
 def torn(folder: Path) -> dict:
     """A head that is sharded by itself is refused."""
     trainer = language(folder)
+    trainer.is_distributed_loading_by_transformers = True
     fully_shard(trainer.objective.model.library.lm_head)
     fully_shard(trainer.objective)
-    batch = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([[5, 6, 7]])}
-    try:
-        trainer.objective([1.0] * 4, **batch)
-    except InputError as error:
-        return {"error": str(error)}
-    return {"error": ""}
+    return ending(trainer, InputError)
 
 
 def halved(folder: Path) -> dict:
@@ -361,33 +343,26 @@ def halved(folder: Path) -> dict:
     }
 
 
-TRAIN = (
-    "train video-ut --data generated --use-cpu --depth 2 --window 2 --stride 10 --per-device-train-batch-size 3 "
-    "--alpha 0.6 --dual-warmup-steps 0 --logging-steps 2 --eval-steps 1000 --save-steps 1000"
-)
-
-
-def commanded(out: Path) -> list[int]:
+def commanded(folder: Path) -> list[int]:
     """`descend train`: stopped by a signal to the second process alone, refused, resumed. How each ended."""
-
-    def train(steps: int, *flags: str) -> int:
-        return cli.main([*TRAIN.split(), "--out", str(out), "--max-steps", str(steps), *flags])
+    flags = ["--per-device-train-batch-size", "3", "--eval-steps", "1000"]
+    train = partial(runs.train, folder, *flags, every=1000)
 
     def interrupt() -> None:
-        while not (out / "records.jsonl").exists():
+        while not (folder / "records.jsonl").exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
     if distributed.get_rank() == 1:
         threading.Thread(target=interrupt, daemon=True).start()
-    ended = [train(2000)]
-    step = max(int(path.name.split("-")[1]) for path in out.glob("checkpoint-*"))
+    ended = [train(steps=2000)]
+    step = max(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
     distributed.barrier()
-    ended.append(train(2000))
-    return [*ended, train(step + 2, "--resume"), step]
+    ended.append(train(steps=2000))
+    return [*ended, train("--resume", steps=step + 2), step]
 
 
-def asked() -> dict:
+def asked(folder: Path) -> dict:
     """The second process is asked to stop: both stop, and the first one's own first signal is still its first."""
     with _StopOnSignal() as stop:
         control, args = TrainerControl(), SimpleNamespace(world_size=2, device="cpu")
@@ -401,32 +376,35 @@ def asked() -> dict:
         return found
 
 
+SKIP = {"method": "layerskip", "layer_dropout_schedule": "constant"}
+WORK = {
+    **{name: partial(trained, name, size=size, accumulation=4 // size) for name, size in SIZES.items()},
+    **{f"{name} in shards": partial(sharded, name, shards=True, size=4) for name in SIZES},
+    "sampled": partial(trained, "language", size=1, accumulation=4, exit_share=0.5),
+    "sampled in shards": partial(sharded, "language", shards=True, size=4, exit_share=0.5),
+    "whole layers": partial(trained, "classifier", size=2, accumulation=2, layer_dropout=0.0, **SKIP),
+    "skipped layers": partial(trained, "classifier", size=2, accumulation=2, layer_dropout=0.5, **SKIP),
+    "skipped layers in shards": partial(sharded, "classifier", shards=True, size=4, layer_dropout=0.5, **SKIP),
+    "resumed": resumed,
+    "perturbed": partial(perturbed, by=1e-4),
+    "rounded": partial(perturbed, by=1e-15),
+    "poisoned": poisoned,
+    "lowered by 1": partial(lowered, by=1.0),
+    "lowered by 3": partial(lowered, by=3.0),
+    "undecided": undecided,
+    "unsaved": unsaved,
+    "traffic": traffic,
+    "halved": halved,
+    "torn": torn,
+    "asked": asked,
+    "commanded": commanded,
+}
+"""What each process does, in its own folder: name → a function of the folder."""
+
+
 def main(folder: Path) -> None:
     gc.freeze()  # what is imported stays: the collector, whom every training calls, need not look through it
-    found = {}
-    for name, size in SIZES.items():
-        found[name] = trained(name, folder / name, size, 4 // size)
-        found[f"{name} in shards"] = sharded(name, folder / f"{name} in shards", True, 4)
-    found["sampled"] = trained("language", folder / "sampled", 1, 4, exit_share=0.5)
-    found["sampled in shards"] = sharded("language", folder / "sampled in shards", True, 4, exit_share=0.5)
-    skip = {"method": "layerskip", "layer_dropout_schedule": "constant"}
-    for name, rate in (("whole layers", 0.0), ("skipped layers", 0.5)):
-        found[name] = trained("classifier", folder / name, 2, 2, layer_dropout=rate, **skip)
-        place = f"{name} in shards"
-        found[place] = sharded("classifier", folder / place, True, 4, layer_dropout=rate, **skip)
-    found["resumed"] = resumed(folder / "resumed")
-    found["perturbed"] = perturbed(folder / "perturbed", 1e-4)
-    found["rounded"] = perturbed(folder / "rounded", 1e-15)
-    found["poisoned"] = poisoned(folder / "poisoned")
-    found["lowered"] = [lowered(folder / f"lowered by {by}", by) for by in (1.0, 3.0)]
-    found["undecided"] = undecided(folder / "undecided")
-    found["unsaved"] = unsaved(folder / "unsaved")
-    found["traffic"] = traffic(folder / "traffic", logging_strategy="no")
-    found["traffic of logs"] = traffic(folder / "traffic of logs")
-    found["halved"] = halved(folder / "halved")
-    found["torn"] = torn(folder / "torn")
-    found["asked"] = asked()
-    found["commanded"] = commanded(folder / "commanded")
+    found = {name: work(folder=folder / name) for name, work in WORK.items()}
     torch.save(found, folder / f"{distributed.get_rank()}.pt")
     distributed.barrier()
     distributed.destroy_process_group()

@@ -7,6 +7,7 @@ import json
 import runpy
 import sys
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ import pytest
 import torch
 import trl
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -23,19 +23,17 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from trl import SFTTrainer
 from trl.scripts import sft
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError
-from descend.models import LayeredClassifier
 from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training.sft import DescentSFTTrainer
 from tests.support.networks import causal, network
+from tests.support.ranks import fitted
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "seed": 0, "save_strategy": "no"}
-STILL = ["dropout", "attention_dropout", "seq_classif_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"]
 BLOCK = 51
 
 
@@ -60,32 +58,21 @@ def blocks(tokenizer, count):
     return Dataset.from_list([{"input_ids": row, "attention_mask": [1] * BLOCK, "labels": row} for row in rows])
 
 
-def classifier(tokenizer, family="distilbert", **settings):
-    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64} | settings
-    return network(family, labels=2, **sizes)
+def classifier(tokenizer, most=64):
+    return network("distilbert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=most)
 
 
-def adapted(tokenizer):
-    lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["q_lin", "v_lin"])
-    return get_peft_model(classifier(tokenizer), lora)
-
-
-def trainer(folder, tokenizer, model=None, kind=DescentTrainer, args=None, **given):
+def trainer(folder, tokenizer, kind=DescentTrainer, args=None, model=None, config=TrainingArguments, **given):
     chosen = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3, **QUIET, **(args or {})}
     given = {"train_dataset": texts(tokenizer, 64, 0), "eval_dataset": texts(tokenizer, 40, 1)} | given
-    model = model or classifier(tokenizer)
-    return kind(model, TrainingArguments(str(folder), **chosen), processing_class=tokenizer, **given)
+    return kind(model or classifier(tokenizer), config(str(folder), **chosen), processing_class=tokenizer, **given)
 
 
 def language(folder, tokenizer, kind, args=None, **given):
     """An evaluation of a language model as `run_clm.py` has it."""
     data = {"train_dataset": blocks(tokenizer, 24), "eval_dataset": blocks(tokenizer, 16)}
     data["data_collator"] = DataCollatorForLanguageModeling(tokenizer, mlm=False)
-    return trainer(folder, tokenizer, causal(vocab_size=len(tokenizer)), kind, args, **data | given)
-
-
-def parameters(trainer):
-    return torch.nn.utils.parameters_to_vector(trainer.model.parameters()).detach()
+    return trainer(folder, tokenizer, kind, args, causal(vocab_size=len(tokenizer)), **data | given)
 
 
 # --- examples
@@ -107,47 +94,23 @@ def test_the_examples_differ_in_the_trainer_alone():
     ]
 
 
-@pytest.mark.parametrize("name", ["glue_trainer.py", "glue_descent.py"])
-def test_an_example_trains_and_saves_a_model_of_the_librarys(tmp_path, tokenizer, name, monkeypatch, capsys):
-    classifier(tokenizer, max_position_embeddings=128).save_pretrained(tmp_path / "start")
+def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenizer, monkeypatch, capsys):
+    classifier(tokenizer, most=128).save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
     (tmp_path / "data").mkdir()
     for side, count, seed in (("train", 60, 0), ("validation", 30, 1)):
         rows = [f"{row['text']}\t{row['label']}" for row in generate_reviews(count, seed)]
         (tmp_path / "data" / f"{side}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    monkeypatch.setattr(sys, "argv", [name, *(str(tmp_path / part) for part in ("start", "data", "out"))])
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    said = capsys.readouterr().out
-    assert "'eval_loss'" in said and ("'eval_feasible'" in said) == (name == "glue_descent.py")
+    monkeypatch.setattr(sys, "argv", ["example", *(str(tmp_path / part) for part in ("start", "data", "out"))])
+    runpy.run_path(str(EXAMPLES / "glue_descent.py"), run_name="__main__")
+    assert "'eval_feasible'" in capsys.readouterr().out
     kind = AutoModelForSequenceClassification
     trained, started = (kind.from_pretrained(tmp_path / side).parameters() for side in ("out", "start"))
     assert not any(torch.equal(one, other) for one, other in zip(trained, started, strict=True))
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the film was good")["input_ids"]
 
 
-@pytest.mark.parametrize("kind", [Trainer, DescentTrainer])
-def test_run_glue(tmp_path, tokenizer, kind):
-    settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps"}
-    metric = lambda p: {"accuracy_of_script": float((p.predictions.argmax(1) == p.label_ids).mean())}  # noqa: E731
-    ours = trainer(tmp_path, tokenizer, classifier(tokenizer, "bert"), kind, settings, compute_metrics=metric)
-    metrics = ours.train(resume_from_checkpoint=None).metrics | {"train_samples": 40}
-    ours.save_model()
-    ours.log_metrics("train", metrics)
-    ours.save_metrics("train", metrics)
-    ours.save_state()
-    found = ours.evaluate(eval_dataset=ours.eval_dataset)
-    ours.log_metrics("eval", found)
-    ours.save_metrics("eval", found)
-    predicted = ours.predict(texts(tokenizer, 10, 2).remove_columns("label"), metric_key_prefix="predict")
-    ours.create_model_card(finetuned_from="small", tasks="text-classification")
-    assert {"eval_loss", "eval_accuracy_of_script", "eval_runtime", "eval_samples_per_second"} <= found.keys()
-    assert predicted.predictions.shape == (10, 2) and predicted.label_ids is None
-    written = {path.name for path in tmp_path.iterdir()}
-    assert {"model.safetensors", "README.md", "all_results.json", "trainer_state.json", "eval_results.json"} <= written
-
-
-@pytest.mark.parametrize("kind", [SFTTrainer, DescentSFTTrainer])
-def test_trls_own_script(tmp_path, tokenizer, monkeypatch, kind):
+def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
     """The script as TRL installs it, from its command line to the saved model."""
     causal(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "start")
     tokenizer.save_pretrained(tmp_path / "start")
@@ -155,7 +118,7 @@ def test_trls_own_script(tmp_path, tokenizer, monkeypatch, kind):
     for side, count in (("train", 16), ("test", 8)):
         rows = [json.dumps({"text": row["text"]}) for row in generate_reviews(count, 3)]
         (tmp_path / "data" / f"{side}.jsonl").write_text("\n".join(rows))
-    monkeypatch.setattr(trl, "SFTTrainer", kind)
+    monkeypatch.setattr(trl, "SFTTrainer", DescentSFTTrainer)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     flags = f"--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out "
     flags += "--max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1 "
@@ -165,32 +128,34 @@ def test_trls_own_script(tmp_path, tokenizer, monkeypatch, kind):
     state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
     names = {name for row in state["log_history"] for name in row}
     assert {"loss", "mean_token_accuracy", "entropy", "num_tokens", "eval_mean_token_accuracy"} <= names
-    assert ("multiplier/1" in names) == (kind is DescentSFTTrainer)
+    assert "multiplier/1" in names
 
 
 # --- predictions and metrics
 
 
-def padded(tokenizer):
-    """Texts of 3 to 8 tokens."""
-    rows = [list(range(5, 8 + place)) for place in range(6)]
-    return Dataset.from_list([{"input_ids": row} for row in rows])
+PADDED = Dataset.from_list([{"input_ids": list(range(5, 8 + place))} for place in range(6)])
+"""Texts of 3 to 8 tokens."""
 
 
 @pytest.mark.parametrize(
-    ("args", "given"),
+    ("made", "args", "given"),
     [
-        ({}, {"compute_metrics": None}),
-        ({}, {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(dim=-1)}),
-        ({}, {"preprocess_logits_for_metrics": lambda logits, labels: (logits.argmax(-1), logits.logsumexp(-1))}),
-        ({"batch_eval_metrics": True, "include_for_metrics": ["loss"]}, {}),
-        ({"eval_do_concat_batches": False}, {}),
-        ({"per_device_eval_batch_size": 2}, {"eval_dataset": padded}),
+        (trainer, {}, {}),
+        (language, {}, {"compute_metrics": None}),
+        (language, {}, {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(dim=-1)}),
+        (
+            language,
+            {},
+            {"preprocess_logits_for_metrics": lambda logits, labels: (logits.argmax(-1), logits.logsumexp(-1))},
+        ),
+        (language, {"batch_eval_metrics": True, "include_for_metrics": ["loss"]}, {}),
+        (language, {"eval_do_concat_batches": False}, {}),
+        (language, {"per_device_eval_batch_size": 2}, {"eval_dataset": PADDED}),
     ],
-    ids=["predict", "argmax", "tuple", "batch by batch", "left apart", "padded"],
+    ids=["classifier", "predict", "argmax", "tuple", "batch by batch", "left apart", "padded"],
 )
-def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokenizer, args, given):
-    given = {name: value(tokenizer) if value is padded else value for name, value in given.items()}
+def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokenizer, made, args, given):
     found = {}
     for kind in (Trainer, DescentTrainer):
         seen = found[kind] = []
@@ -200,7 +165,7 @@ def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokeniz
             return {"batches": len(seen)}
 
         settings = {"per_device_eval_batch_size": 6} | args
-        one = language(tmp_path, tokenizer, kind, settings, **{"compute_metrics": compute} | given)
+        one = made(tmp_path, tokenizer, kind, settings, **{"compute_metrics": compute} | given)
         metrics = one.evaluate()
         assert metrics.get("eval_batches", 0) == len(seen)
         predicted = one.predict(one.eval_dataset)
@@ -210,25 +175,6 @@ def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokeniz
             np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-4, atol=1e-5)
 
 
-def accuracy(prediction):
-    return {"share": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
-
-
-def test_metrics_are_the_last_layers_and_evaluations_leave_the_dual(tmp_path, tokenizer):
-    ours = trainer(tmp_path, tokenizer, compute_metrics=accuracy)
-    ours.train()
-    before = ours.dual.state_dict()
-    metrics = ours.evaluate()
-    assert metrics["eval_share"] == pytest.approx(metrics["eval_accuracy"])
-    predicted = ours.predict(texts(tokenizer, 20, 2))
-    batch = tokenizer.pad([{"input_ids": row["input_ids"]} for row in texts(tokenizer, 20, 2)], return_tensors="pt")
-    expected = ours.objective.model.network.eval()(**batch).logits
-    np.testing.assert_allclose(predicted.predictions, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
-    assert predicted.metrics["test_share"] == accuracy(predicted)["share"]
-    after = ours.dual.state_dict()
-    assert torch.equal(before["totals"], after["totals"]) and before["steps"] == after["steps"]
-
-
 def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     """Names that compute_metrics gives are kept; data given by hand, a test set, leave no trace."""
     sets = {"one": texts(tokenizer, 20, 1), "two": texts(tokenizer, 30, 2)}
@@ -236,7 +182,7 @@ def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     prepare = {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(-1), "compute_metrics": metric}
     ours = trainer(tmp_path, tokenizer, eval_dataset=sets, **prepare)
     metrics = ours.evaluate()
-    assert {"eval_one_loss", "eval_two_loss", "eval_two_feasible"} <= metrics.keys()
+    assert {"eval_one_loss", "eval_two_loss", "eval_two_feasible", "eval_two_samples_per_second"} <= metrics.keys()
     assert metrics["eval_one_f1"] == 0.5 and metrics["eval_one_shape"] == 1
     written = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert {row["split"] for row in written} == {"validation one", "validation two"}
@@ -247,54 +193,15 @@ def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
 
 def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_path, tokenizer):
     """What compute_metrics returns is known when it was called: in a warm-up, too."""
-
-    def train(name):
-        best = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": name}
-        args = DescentConfig(str(tmp_path), max_steps=2, dual_warmup_steps=1, **QUIET | best)
-        given = {"train_dataset": texts(tokenizer, 16, 0), "eval_dataset": texts(tokenizer, 8, 1)}
-        given |= {"processing_class": tokenizer, "compute_metrics": lambda _: {"share": 0.5}}
-        ours = DescentTrainer(classifier(tokenizer), args, **given)
-        ours.train()
-        return ours.state
-
+    args = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, "dual_warmup_steps": 1}
+    made = partial(trainer, tmp_path, tokenizer, config=DescentConfig, compute_metrics=lambda _: {"share": 0.5})
     with pytest.raises(InputError, match=r"accuracy, .*loss, .*share.*; got 'f1'"):
-        train("f1")
-    assert train("share").best_metric == 0.5
-
-
-def test_the_best_feasible_model_is_chosen_on_the_trainers_own_data_alone(tmp_path, tokenizer):
-    easy = DescentConfig(str(tmp_path), alpha="1e-9", first_layer=2, max_steps=2, **QUIET)
-    model = classifier(tokenizer)
-    with torch.no_grad():  # the last layer but one reads as noise, the last as next to nothing
-        for weight in model.distilbert.transformer.layer[-1].output_layer_norm.parameters():
-            weight.zero_()
-        for layer in (model.pre_classifier, model.classifier):
-            layer.weight.mul_(100)
-    data = {"train_dataset": texts(tokenizer, 16, 0), "eval_dataset": texts(tokenizer, 40, 1)}
-    ours = DescentTrainer(model, easy, processing_class=tokenizer, **data)
-    ours.evaluate(texts(tokenizer, 30, 2))
-    assert ours.verdict.feasible and not (tmp_path / "best_feasible").exists()
-    ours.evaluate()
-    assert ours.verdict.feasible and (tmp_path / "best_feasible" / "tokenizer.json").is_file()
-
-
-def test_the_measurement_does_not_depend_on_how_samples_are_batched(tmp_path, tokenizer):
-    ours = trainer(tmp_path, tokenizer, noise=0.5, args={"per_device_eval_batch_size": 1})
-    alone = ours._measure(ours._evaluation_loader(ours.eval_dataset))
-    ours.args.per_device_eval_batch_size = 40
-    together = ours._measure(ours._evaluation_loader(ours.eval_dataset))
-    torch.testing.assert_close(together.losses, alone.losses, rtol=1e-4, atol=1e-5)
+        made(args=args | {"metric_for_best_model": "f1"}).train()
+    ours = fitted(made(args=args | {"metric_for_best_model": "share"}))
+    assert ours.state.best_metric == 0.5
 
 
 # --- arguments, data and noise
-
-
-def test_plain_arguments_stand_for_the_default_problem(tmp_path, tokenizer):
-    ours = trainer(tmp_path, tokenizer, args={"weight_decay": 0.02})
-    defaults = DescentConfig(output_dir=str(tmp_path), report_to="none")
-    assert ours.args.weight_decay == 0.02 and ours.args.method == "constrained"
-    assert ours.args.problem(3).alpha == defaults.problem(3).alpha
-    assert ours.args.primal_dual(3)._kind == defaults.primal_dual(3)._kind
 
 
 def test_a_number_for_the_noise_is_gaussian_and_follows_the_embedding(tmp_path, tokenizer):
@@ -307,52 +214,16 @@ def test_a_number_for_the_noise_is_gaussian_and_follows_the_embedding(tmp_path, 
     with torch.no_grad():
         ours.objective.model.get_input_embeddings().weight.mul_(3)
     assert ours.sigma == pytest.approx(3 * before, rel=1e-5)
-    ours.train()
-    assert ours.evaluate()["eval_loss"] > 0
-
-
-@pytest.mark.parametrize("family", ["distilbert", "bert", "roberta", "adapters"])
-def test_noise_reaches_the_embedding_through_every_door(tokenizer, family):
-    """Of a model's own call, of its layers, under adapters and with embedded words, for real tokens alone."""
-    plain = adapted(tokenizer).eval() if family == "adapters" else classifier(tokenizer, family).eval()
-    batch = tokenizer(["the film was good", "dull"], padding=True, return_tensors="pt")
-    model, mask, noise = LayeredClassifier(plain), batch["attention_mask"].bool(), GaussianNoise(1.0, 0.3, seed=1)
-    embedded = model.get_input_embeddings()(batch["input_ids"])
-    by_words = {"inputs_embeds": embedded, "attention_mask": batch["attention_mask"]}
-    with torch.no_grad():
-        expected = plain(**by_words | {"inputs_embeds": noise(embedded, mask, [4, 5])}).logits
-        clean = plain(**batch).logits
-        for inputs in (batch, by_words):
-            with noise.on(model, mask=mask, indices=[4, 5]):
-                *_, layered = model.predictions(inputs)
-                whole = plain(**inputs).logits
-            torch.testing.assert_close(layered, expected)
-            torch.testing.assert_close(whole, expected)
-        assert not torch.allclose(expected, clean) and torch.equal(plain(**batch).logits, clean)
-
-
-@pytest.mark.parametrize("family", ["distilbert", "bert", "roberta"])
-def test_activations_computed_again_change_nothing(tmp_path, tokenizer, family):
-    still = dict.fromkeys(STILL, 0.0)
-    trainers = [
-        trainer(tmp_path, tokenizer, classifier(tokenizer, family, **still), args={"gradient_checkpointing": again})
-        for again in (False, True)
-    ]
-    for each in trainers:
-        each.train()
-    torch.testing.assert_close(*map(parameters, trainers), rtol=1e-4, atol=1e-5)
 
 
 def test_streams_and_samples_made_when_fetched(tmp_path, tokenizer):
     stream = texts(tokenizer, 64, 0).to_iterable_dataset()
-    ours = trainer(tmp_path, tokenizer, train_dataset=stream, noise=0.5)
-    ours.train()
+    ours = fitted(trainer(tmp_path, tokenizer, train_dataset=stream, noise=0.5))
     assert ours.state.global_step == 4 and ours.evaluate()["eval_loss"] > 0
     lazy = Dataset.from_list(generate_reviews(32, 0)).with_transform(
         lambda rows: {**tokenizer(rows["text"], truncation=True, max_length=60), "labels": rows["label"]}
     )
-    made = trainer(tmp_path, tokenizer, train_dataset=lazy, noise=0.5, args={"remove_unused_columns": False})
-    made.train()
+    made = fitted(trainer(tmp_path, tokenizer, train_dataset=lazy, noise=0.5, args={"remove_unused_columns": False}))
     assert made.sigma > 0
 
 
@@ -386,12 +257,13 @@ def test_the_trainers_model_is_the_users_before_in_and_after_training(tmp_path, 
     model, look = classifier(tokenizer), Look()
     args = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "bf16": True}
     args |= {"neftune_noise_alpha": 5.0}
-    ours = trainer(tmp_path, tokenizer, model, Rates, args, callbacks=[look])
+    ours = trainer(tmp_path, tokenizer, Rates, args, model, callbacks=[look])
     batch = tokenizer(["the film was good", "dull"], padding=True, return_tensors="pt")
     batch["labels"] = torch.tensor([1, 0])
     forward = model.forward
     for _ in range(2):
-        ours.predict(texts(tokenizer, 4, 2))
+        predicted = ours.predict(texts(tokenizer, 4, 2).remove_columns("label"))
+        assert predicted.predictions.shape == (4, 2) and predicted.label_ids is None
         ours.train()
         assert len(ours.optimizer.param_groups[0]["params"]) == 2 and ours.model is model
     ours.evaluate()
@@ -401,36 +273,9 @@ def test_the_trainers_model_is_the_users_before_in_and_after_training(tmp_path, 
     found = ours.model(**batch)
     assert found.loss.dtype == torch.float32 and torch.equal(found.loss, ours.model(**batch).loss)
     assert ours.model.forward == forward and ours.model.num_parameters() > 0 and ours.state.total_flos > 0
-    ours.model.save_pretrained(tmp_path / "by hand")
-    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "by hand").num_labels == 2
-
-
-@pytest.mark.parametrize("family", ["distilbert", "bert", "roberta"])
-def test_a_classifier_is_saved_as_the_librarys_own(tmp_path, tokenizer, family):
-    ours = trainer(tmp_path, tokenizer, classifier(tokenizer, family), noise=0.5)
-    ours.train()
-    metrics = ours.evaluate()
-    assert 0 <= metrics["eval_accuracy"] <= 1 and len(ours.verdict.violations) == 3
-    ours.save_model(str(tmp_path / "model"))
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").state_dict()
-    assert all(torch.equal(loaded[name], value) for name, value in ours.model.state_dict().items())
-
-
-def test_adapters_are_what_is_trained_and_saved(tmp_path, tokenizer):
-    model = adapted(tokenizer)
-    before = {name: value.clone() for name, value in model.named_parameters()}
-    ours = trainer(tmp_path, tokenizer, model, noise=0.5)
-    ours.train()
     certified = tmp_path / CERTIFIED_FILE
     certified.write_text('{"threshold": 0.9, "risk": 0.1, "confidence": 0.9, "noise": 0}')  # of the weights before
     ours.save_model()
-    assert not certified.exists() and (ours.dual.multipliers > 0).any()
-    moved = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
-    learned = {name for name in before if "lora_" in name or "modules_to_save" in name}
-    assert moved == learned and any("lora_A" in name for name in moved)
-    assert (tmp_path / "adapter_model.safetensors").is_file() and not (tmp_path / "model.safetensors").exists()
-    loaded = PeftModel.from_pretrained(classifier(tokenizer), tmp_path).eval()
-    batch = tokenizer(["the film was good", "dull plot"], return_tensors="pt", padding=True)
-    expected = list(LayeredClassifier(model.eval()).predictions(batch))
-    torch.testing.assert_close(list(LayeredClassifier(loaded).predictions(batch)), expected)
-    torch.testing.assert_close(expected[-1], model(**batch).logits)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in ours.model.state_dict().items())
+    assert not certified.exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback
 from trl import SFTTrainer
 
 from descend import DescentTrainer
@@ -13,7 +13,8 @@ from descend.errors import InputError
 from descend.training.hf_hooks import NEVER_CALLED, REPLACED
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import QUIET, network
-from tests.support.own import Classes, layers, samples
+from tests.support.own import samples
+from tests.support.ranks import points
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "trainer.md"
 
@@ -82,17 +83,6 @@ def test_every_public_method_is_known():
     assert all(f"`{name}`" in page for name in (*NEVER_CALLED, *REPLACED))
 
 
-def arguments(folder, **settings):
-    return TrainingArguments(
-        str(folder), max_steps=2, per_device_train_batch_size=4, per_device_eval_batch_size=4, **QUIET | settings
-    )
-
-
-def made(kind, folder, model=None, settings=None, **given):
-    given = {"train_dataset": samples(16), "eval_dataset": samples(10, 1), "noise": 0.5, "task": Classes()} | given
-    return kind(model or layers(), arguments(folder, **settings or {}), **given)
-
-
 def test_overrides_are_called(tmp_path):
     phases, seen = ["made"], {}
 
@@ -110,8 +100,8 @@ def test_overrides_are_called(tmp_path):
     Noted = type("Noted", (DescentTrainer,), {name: noted(name) for name in POINTS.keys() - NEVER_CALLED.keys()})
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
     data = [{"input_ids": [5, 6, 7], "labels": place % 3} for place in range(16)]
-    sets = {"task": None, "train_dataset": data, "eval_dataset": data}
-    ours = made(Noted, tmp_path, network("bert"), saving, **sets)
+    given = {"model": network("bert"), "task": None, "train_dataset": data, "eval_dataset": data, "noise": 0.5}
+    ours = points(tmp_path, Noted, given, max_steps=2, **saving)
     for phase, given in (("train", ()), ("evaluate", ()), ("predict", (data,))):
         phases.append(phase)
         getattr(ours, phase)(*given)
@@ -126,7 +116,7 @@ def test_an_override_that_would_never_be_called_is_refused(tmp_path, name):
     behind = type("Behind", (DescentTrainer, type("Mine", (Trainer,), override)), {})
     for kind in (type("Own", (DescentTrainer,), override), mixed, behind):
         with pytest.raises(InputError, match=rf"(Own|Mixin|Mine)\.{name} would never be called"):
-            made(kind, tmp_path)
+            points(tmp_path, kind)
     with pytest.raises(InputError, match=f"Tuned.{name}"):
         type("Tuned", (DescentSFTTrainer,), override)(None, DescentSFTConfig(str(tmp_path), **QUIET))
 
@@ -135,53 +125,53 @@ def test_an_override_that_would_never_be_called_is_refused(tmp_path, name):
 def test_a_class_behind_descends_is_refused_where_it_would_be_passed_over(tmp_path, name):
     mine = type("Mine", (Trainer,), {name: lambda self, *args, **kwargs: None})
     with pytest.raises(InputError, match=rf"Mine.{name}.*class Both\(Mine, …\)"):
-        made(type("Both", (DescentTrainer, mine), {}), tmp_path)
-    made(type("Both", (mine, DescentTrainer), {}), tmp_path)
+        points(tmp_path, type("Both", (DescentTrainer, mine), {}))
+    points(tmp_path, type("Both", (mine, DescentTrainer), {}))
 
 
 # --- get_eval_dataloader, and what callbacks see of it
 
 
 class Watching(TrainerCallback):
-    def __init__(self):
-        self.batches, self.loaders = 0, []
+    """Counts the batches of an evaluation."""
 
-    def on_prediction_step(self, args, state, control, **kwargs):
+    batches = 0
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
         self.batches += 1
-
-    def on_evaluate(self, args, state, control, eval_dataloader=None, **kwargs):
-        self.loaders.append(eval_dataloader)
+        self.loader = eval_dataloader
 
 
 def test_callbacks_see_the_loader_and_its_batches(tmp_path):
     watching = Watching()
-    ours = made(DescentTrainer, tmp_path, callbacks=[watching])
+    ours = points(tmp_path, given={"callbacks": [watching]}, per_device_eval_batch_size=4)
     ours.evaluate()
-    (loader,) = watching.loaders
-    assert watching.batches == len(loader) == 3
-    assert sum(len(batch["labels"]) for batch in loader) == 10
     ours.calibrate()
-    assert watching.batches == 3
+    assert watching.batches == len(watching.loader) == 3
+    assert sum(len(batch["labels"]) for batch in watching.loader) == 12
 
 
 def raw(count, seed=1):
-    """Samples that only `points` makes batches of."""
+    """Samples that only `collate` makes batches of."""
     return [(sample["x"], sample["labels"]) for sample in samples(count, seed)]
 
 
-def points(rows):
+def collate(rows):
     return {"x": torch.stack([x for x, _ in rows]), "labels": torch.tensor([label for _, label in rows])}
 
 
 class Loading(DescentTrainer):
-    """Its evaluation data are not those of a collator."""
+    """Its data are not those of a collator."""
 
     asked: list
+
+    def get_train_dataloader(self):
+        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_size=4, collate_fn=collate))
 
     def get_eval_dataloader(self, eval_dataset=None):
         Loading.asked.append(eval_dataset)
         data = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
-        return DataLoader(raw(6) if data is None else data, batch_size=4, collate_fn=points)
+        return DataLoader(raw(6) if data is None else data, batch_size=4, collate_fn=collate)
 
 
 class Wrapping(DescentTrainer):
@@ -195,29 +185,21 @@ class Wrapping(DescentTrainer):
             yield batch
 
 
-def test_an_overridden_loader_is_what_evaluate_reads(tmp_path):
+def test_overridden_loaders_are_what_is_read(tmp_path):
     """The losses are those of the same samples in a list; a loader may give other samples, or any batches."""
     Loading.asked = []
-    expected = made(DescentTrainer, tmp_path / "a", eval_dataset=samples(6, 1)).evaluate()
+    expected = points(tmp_path / "a", given={"eval_dataset": samples(6, 1), "noise": 0.5}).evaluate()
     rows = raw(6)
     for given, asked in ((rows, [rows]), (None, [None]), ({"one": rows}, ["one"])):
-        found = made(Loading, tmp_path / "b", eval_dataset=given).evaluate()
+        found = points(tmp_path / "b", Loading, {"eval_dataset": given, "noise": 0.5}).evaluate()
         one = "_one" if isinstance(given, dict) else ""
         for name in ("loss", "violation", "merit"):
             assert found[f"eval{one}_{name}"] == pytest.approx(expected[f"eval_{name}"], rel=1e-6)
         assert Loading.asked == asked
         Loading.asked.clear()
-    wrapped = made(Wrapping, tmp_path / "c", eval_dataset=samples(6, 1)).evaluate()
+    wrapped = points(tmp_path / "c", Wrapping, {"eval_dataset": samples(6, 1), "noise": 0.5}).evaluate()
     assert wrapped["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-6) and Wrapping.seen == 6
-    alone = made(Loading, tmp_path / "d", train_dataset=None, eval_dataset=None)
+    alone = points(tmp_path / "d", Loading, {"train_dataset": None, "eval_dataset": None, "noise": 0.5})
     assert alone.evaluate()["eval_loss"] > 0  # σ_x is that of the loader's data
-
-
-def test_an_overridden_training_loader_has_samples_of_its_own(tmp_path):
-    class Own(DescentTrainer):
-        def get_train_dataloader(self):
-            return self.accelerator.prepare(DataLoader(self.train_dataset, batch_size=4, collate_fn=points))
-
-    ours = made(Own, tmp_path, train_dataset=raw(16), eval_dataset=None, noise=None)
-    ours.train()
-    assert ours.state.global_step == 2
+    trained = points(tmp_path / "e", Loading, {"train_dataset": raw(16), "eval_dataset": None}, max_steps=2).train()
+    assert trained.global_step == 2

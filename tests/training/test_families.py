@@ -1,8 +1,14 @@
-"""The trainers with families of models: plain training is Transformers' or TRL's own, and constraints are learned."""
+"""The trainers with families of models: plain training is Transformers' or TRL's own, and constraints are learned.
+
+And nothing of TRL's is lost: packing, chat templates, metrics.
+"""
+
+from collections import Counter
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import (
     DataCollatorForTokenClassification,
@@ -13,13 +19,12 @@ from transformers import (
 )
 from trl import SFTConfig, SFTTrainer
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, Objective, evaluate, layered
-from descend.evaluation.layers import Batches
-from descend.evaluation.probes import fit_probes
-from descend.tasks.text import TokenClassification, generate_instructions, learn_tokenizer, tokenize_instructions
+from descend import DescentConfig, DescentTrainer, evaluate
+from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import IMAGES, QUIET, causal, image_network, network
-from tests.support.tagging import HEADS, Tagger, texts
+from tests.support.ranks import fitted
+from tests.support.tagging import HEADS, texts
 
 FAMILIES = {
     "text": ["distilbert", "electra", "albert", "deberta-v2", "modernbert", "llama", "qwen3"],
@@ -62,8 +67,13 @@ def rows(kind, tokenizer):
     return pictures() if kind == "image" else texts(kind)
 
 
-def without_dropout(model):
-    """Transformers draws for all tokens, we for those that are targets."""
+def base(kind, family, tokenizer):
+    """A model without dropout, which Transformers draws for all tokens, and we for those that are targets."""
+    heads = {"labels": 3 if kind == "tokens" else 2, "auto": HEADS[kind]} if kind in HEADS else {}
+    if kind == "language":
+        model = causal(family, vocab_size=len(tokenizer))
+    else:
+        model = image_network(family) if kind == "image" else network(family, **heads)
     for module in model.modules():
         module.p = 0.0 if isinstance(module, nn.Dropout) else getattr(module, "p", None)
         if isinstance(getattr(module, "attention_dropout", None), float):
@@ -71,28 +81,21 @@ def without_dropout(model):
     return model
 
 
-def made(folder, kind, family, tokenizer, *, plain=False, adapters=None, noise=None, model=None, **settings):
+def made(folder, kind, family, tokenizer, *, plain=False, adapters=None, noise=None, model=None, data=None, **settings):
     """A trainer of ours, or with ``plain`` the one of Transformers or TRL that it stands for."""
-    of_language, data = kind == "language", rows(kind, tokenizer)
-    ours = (DescentSFTTrainer, DescentSFTConfig) if of_language else (DescentTrainer, DescentConfig)
-    theirs = (SFTTrainer, SFTConfig) if of_language else (Trainer, TrainingArguments)
-    trainer, config = theirs if plain else ours
-    torch.manual_seed(0)
-    if of_language:
-        model = causal(family, vocab_size=len(tokenizer))
+    model, data = model or base(kind, family, tokenizer), data or rows(kind, tokenizer)
+    if kind == "language":
+        kinds = (SFTTrainer, SFTConfig) if plain else (DescentSFTTrainer, DescentSFTConfig)
         settings |= {"bf16": False} | ({"router_aux_loss_coef": 0.0} if family == "qwen3_moe" else {})
         given = {"processing_class": tokenizer, "peft_config": adapters}
     else:
-        heads = {"labels": 3 if kind == "tokens" else 2, "auto": HEADS[kind]} if kind in HEADS else {}
-        model = model or (image_network(family) if kind == "image" else network(family, **heads))
+        kinds = (Trainer, TrainingArguments) if plain else (DescentTrainer, DescentConfig)
         collators = {"tokens": DataCollatorForTokenClassification(tokenizer), "image": default_data_collator}
         given = {"data_collator": collators.get(kind, DataCollatorWithPadding(tokenizer))}
         model = get_peft_model(model, adapters) if adapters else model
-    chosen = QUIET | {"max_steps": 3, "gradient_checkpointing": False} | settings
-    given |= {} if plain else {"noise": noise}
-    return trainer(
-        without_dropout(model), config(str(folder), **chosen), train_dataset=data, eval_dataset=data, **given
-    )
+    args = kinds[1](str(folder), **QUIET | {"max_steps": 3, "gradient_checkpointing": False} | settings)
+    given |= {"train_dataset": data, "eval_dataset": data} | ({} if plain else {"noise": noise})
+    return kinds[0](model, args, **given)
 
 
 @pytest.mark.parametrize(("kind", "family"), CASES)
@@ -102,31 +105,25 @@ def test_plain_training_is_the_librarys_own(kind, family, tmp_path, tokenizer):
     parts = 2 if kind in ("image", "language") else 1
     settings = {"optim": "sgd", "learning_rate": 0.3, "per_device_train_batch_size": 8 // parts}
     settings |= {"gradient_accumulation_steps": parts}
-    ours = made(tmp_path, kind, family, tokenizer, method="erm", **settings)
+    ours = fitted(made(tmp_path, kind, family, tokenizer, method="erm", **settings))
     theirs = made(tmp_path, kind, family, tokenizer, plain=True, **settings)
     before = [each.detach().clone() for each in theirs.model.parameters()]
-    ours.train()
     theirs.train()
     assert max((new - old).abs().max() for old, new in zip(before, theirs.model.parameters(), strict=True)) > 1e-3
     assert type(ours.model) is type(theirs.model)
-    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(*(list(each.model.parameters()) for each in (ours, theirs)), rtol=1e-4, atol=1e-5)
     if kind in HEADS:
         assert ours.predict(texts(kind, 8)).predictions.shape[-1] == (3 if kind == "tokens" else 2)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize(("kind", "family"), [case for case in CASES if case[0] in ("text", "language")])
-def test_adapters_learn_under_constraints_and_noise(kind, family, checkpointing, tmp_path, tokenizer):
-    if checkpointing and family == "albert":
-        pytest.skip("Transformers' ALBERT has none")
+def test_adapters_learn_under_constraints_and_noise_and_are_what_is_saved(kind, family, tmp_path, tokenizer):
     target = [TARGETS.get(family, "q_proj" if kind == "text" else "v_proj")]
     target += ["lm_head"] * (kind == "language")
     task = "CAUSAL_LM" if kind == "language" else "SEQ_CLS"
     adapters = LoraConfig(task_type=task, target_modules=target, r=2, fan_in_fan_out=False)
-    active = ACTIVE | {"learning_rate": 1e-2, "gradient_checkpointing": checkpointing}
-    one = made(tmp_path, kind, family, tokenizer, adapters=adapters, noise=0.5, **active)
-    one.train()
+    active = ACTIVE | {"learning_rate": 1e-2, "gradient_checkpointing": family != "albert"}  # Transformers' has none
+    one = fitted(made(tmp_path, kind, family, tokenizer, adapters=adapters, noise=0.5, **active))
     # B is 0 before training.
     moved = [name for name, value in one.model.named_parameters() if "lora_B" in name and value.any()]
     assert {part for part in target for name in moved if f"{part}.lora_B" in name} == set(target)
@@ -134,57 +131,155 @@ def test_adapters_learn_under_constraints_and_noise(kind, family, checkpointing,
     learns = [name for name, value in one.model.named_parameters() if value.requires_grad]
     assert all("lora" in name or "modules_to_save" in name for name in learns)
     assert one.evaluate()["eval_loss"] > 0
-    if kind == "text":
-        data, batches = rows(kind, tokenizer), Batches(collate=one.data_collator)
-        objective, noise = one.objective, GaussianNoise(0.5, 1.0)
-        assert len(fit_probes(objective.model, objective.task, data, data, noise, batches).probes) == 4
+    one.save_model(str(tmp_path / "saved"))
+    assert not (tmp_path / "saved" / "model.safetensors").exists()
+    batch = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "attention_mask": torch.ones(1, 4).long()}
+    loaded = PeftModel.from_pretrained(base(kind, family, tokenizer), tmp_path / "saved").eval()
+    torch.testing.assert_close(loaded(**batch).logits, one.model.eval()(**batch).logits)
 
 
-@pytest.mark.parametrize("adapters", [False, True])
 @pytest.mark.parametrize(
     ("kind", "family"), [("image", "vit"), ("image", "dinov2"), ("tokens", "bert"), ("answer", "bert")]
 )
-def test_they_learn_under_constraints_and_noise_and_are_judged_and_probed(kind, family, adapters, tmp_path, tokenizer):
+def test_adapters_of_other_heads_learn_under_constraints_and_noise_and_are_judged(kind, family, tmp_path, tokenizer):
     tasks = {"tokens": "TOKEN_CLS", "answer": "QUESTION_ANS", "image": None}
     head = {"modules_to_save": ["classifier"]} if kind == "image" else {}
     peft = LoraConfig(task_type=tasks[kind], target_modules=[TARGETS.get(family, "q_proj")], r=2, **head)
     settings = {"max_steps": 30, "learning_rate": 1e-2, "calibrate": True, "eval_strategy": "epoch"}
-    one = made(tmp_path / "run", kind, family, tokenizer, adapters=peft if adapters else None, noise=0.5, **settings)
+    one = made(tmp_path / "run", kind, family, tokenizer, adapters=peft, noise=0.5, **settings)
     start = one.evaluate()
     one.train()
     end = one.evaluate()
     assert end["eval_loss"] < start["eval_loss"] and "eval_feasible" in end and one.sigma > 0
     assert (0.5 if kind == "image" else 0) <= end[f"eval_{METRICS[kind]}"] <= 1
-    data = rows(kind, tokenizer)
-    summary = evaluate(one, data, noise=(0, 1), name="made up")
+    summary = evaluate(one, rows(kind, tokenizer), noise=(0, 1), name="made up")
     assert summary.metric == METRICS[kind] and summary.verdict
-    if kind == "image":
-        objective, batches = one.objective, Batches(collate=one.data_collator)
-        assert (
-            len(fit_probes(objective.model, objective.task, data, data, GaussianNoise(0.5, 1.0), batches).probes) == 4
-        )
 
 
-@pytest.mark.parametrize(
-    "model", [*map(causal, FAMILIES["language"]), image_network()], ids=lambda each: type(each).__name__
-)
-def test_what_is_not_compiled_says_so(model, caplog):
-    Objective(model).compile(backend="eager")
-    assert f"torch_compile has no effect on {type(model).__name__}" in caplog.text
+# --- TRL's trainer
 
 
-def test_a_model_of_ones_own_classifies_tokens(tmp_path, tokenizer):
-    torch.manual_seed(0)
-    own = Tagger()
-    model = layered(own, blocks="blocks", readout="head", embeddings="words")
-    args = DescentConfig(str(tmp_path), **QUIET | {"max_steps": 3, "learning_rate": 1e-2})
-    given = {"train_dataset": texts("tokens"), "data_collator": DataCollatorForTokenClassification(tokenizer)}
-    one = DescentTrainer(model, args, task=TokenClassification(), noise=0.5, **given)
+def tuned(folder, tokenizer, learning_rate=1e-2, **given):
+    return made(folder, "language", "llama", tokenizer, learning_rate=learning_rate, **given)
+
+
+def test_a_batch_without_targets_moves_nothing(tmp_path, tokenizer):
+    one = tuned(tmp_path, tokenizer, dataset_kwargs={"skip_prepare_dataset": True}, **ACTIVE, cap=3.0)
+    one.train_dataset = one.train_dataset.map(lambda row: {"labels": [-100] * len(row["labels"])})
+    before = nn.utils.parameters_to_vector(one.model.parameters())
     one.train()
-    batch = {"input_ids": torch.arange(8).reshape(2, 4) + 5, "labels": torch.tensor([[0, -100, 1, 2], [-100] * 4])}
-    objective = one.objective.eval()
-    objective.noise = None
-    losses = objective([0.0, 0.0, 0.0, 1.0], **batch)
-    assert losses.targets == 3
-    expected = nn.functional.cross_entropy(own(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
-    torch.testing.assert_close(losses.lagrangian / 3, expected)
+    assert torch.equal(nn.utils.parameters_to_vector(one.model.parameters()), before)
+    assert one.dual.multipliers.tolist() == [0.0] * 4
+
+
+def test_nothing_is_read_but_the_last_layer_without_constraints(tmp_path, tokenizer):
+    """In a warm-up of two steps, each of all 24 texts."""
+    read = Counter()
+    steps = {"dual_warmup_steps": 2, "max_steps": 4, "per_device_train_batch_size": 24}
+    one = tuned(tmp_path, tokenizer, alpha="0.2", **steps)
+
+    def reads(module, args, output):
+        if args[0].dim() == 2:  # rows of a tile, not the model's own forward pass
+            read[one.state.global_step] += len(args[0])
+
+    one.objective.model.library.base_model.norm.register_forward_hook(reads)
+    one.train()
+    assert [read[step] / read[0] for step in range(4)] == [1, 1, 4, 4]
+    logged = [[layer for layer in range(4) if f"loss/{layer}" in log] for log in one.state.log_history]
+    assert logged[0] == [3] and logged[3] == [0, 1, 2, 3]
+
+
+def test_constraints_change_what_is_learned(tmp_path, tokenizer):
+    """With no constraint setting: losses of the inner layers are lower than plain training's."""
+    found = []
+    for method in ("constrained", "erm"):
+        one = fitted(tuned(tmp_path / method, tokenizer, method=method, max_steps=60, learning_rate=5e-3))
+        found.append(one._measure(one._evaluation_loader(one.eval_dataset)).losses.mean(0))
+    assert (found[0] < found[1])[1:3].all()
+
+
+def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer):
+    """The same model, texts side by side or packed: the same mean loss, noise of their own, as many groups as texts."""
+    packed = tuned(tmp_path / "packed", tokenizer, noise=1.0, packing=True, max_length=200, **ACTIVE, cap=3.0)
+    assert "seq_lengths" in packed.train_dataset.column_names
+    packed.train()
+    assert packed.dual.multipliers.max() > 0
+    model, found = packed.objective.model.saved, []
+    for packing, size in ((False, 1), (True, 1), (True, 4)):
+        settings = {"packing": packing, "max_length": 200, "per_device_eval_batch_size": size}
+        one = tuned(tmp_path / f"{packing}{size}", tokenizer, model=model, noise=1.0, **settings)
+        found.append(one.evaluate()["eval_loss"])
+        assert one.verdict.groups == 24
+    assert found == pytest.approx([found[0]] * 3, rel=1e-5)
+
+
+def test_a_window_of_the_log_over_the_end_of_warm_up_compares_the_same_steps(tmp_path, tokenizer):
+    """All layers over the steps after it; TRL's metrics over all tokens."""
+    found = []
+    for every in (1, 4):
+        settings = {"dual_warmup_steps": 2, "max_steps": 4, "learning_rate": 0.0, "logging_steps": every}
+        one = fitted(tuned(tmp_path / str(every), tokenizer, **settings))
+        found.append([log for log in one.state.log_history if "loss/3" in log])
+    fine, (window,) = found
+    for layer in range(4):
+        expected = sum(log[f"loss/{layer}"] for log in fine[2:]) / 2
+        assert window[f"loss/{layer}"] == pytest.approx(expected, rel=0.02)
+    for name in ("mean_token_accuracy", "entropy"):
+        steps = [log[name] for log in fine]
+        assert len(steps) == 4 and min(steps) < window[name] < max(steps)  # a mean over tokens
+
+
+def test_chat_templates_and_text_columns_are_prepared_as_trl_does(tmp_path, tokenizer):
+    tokenizer = learn_tokenizer(["user assistant say red blue one two : ."])
+    tokenizer.eos_token = tokenizer.sep_token
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role + ' : ' + m.content + ' . ' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant : {% endif %}"
+    )
+    chats = [
+        {
+            "prompt": [{"role": "user", "content": "say red"}],
+            "completion": [{"role": "assistant", "content": "red one two"}],
+        }
+    ] * 24
+    one = fitted(tuned(tmp_path, tokenizer, data=Dataset.from_list(chats), **ACTIVE, cap=3.0))
+    assert -100 in one.train_dataset[0]["labels"]
+    assert one.evaluate(Dataset.from_list(chats[:4]))["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("logging", [{"logging_steps": 1}, {"logging_steps": 2}, {"logging_strategy": "no"}])
+def test_trls_own_metrics_are_logged(tmp_path, tokenizer, logging):
+    """TRL over the same steps, ERM, and constraints, under which inner exits share the tiles of the last."""
+    settings = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 0.0}
+    settings |= {"eval_strategy": "steps", "eval_steps": 1} | logging
+    logs = {}
+    for method, args in (("TRL", {}), ("erm", {"method": "erm"}), ("constrained", {"exit_share": 0.5})):
+        one = fitted(tuned(tmp_path / method, tokenizer, plain=method == "TRL", **settings | args))
+        logs[method] = [
+            [log[f"{side}{name}"] for name in ("mean_token_accuracy", "entropy", "num_tokens")]
+            for log in one.state.log_history
+            for side in ("", "eval_")
+            if f"{side}num_tokens" in log
+        ]
+    assert len(logs["TRL"]) == 3 + (3 // logging["logging_steps"] if "logging_steps" in logging else 0)
+    for method in ("erm", "constrained"):
+        # TRL's are means of micro-batches' means, ours of all tokens.
+        torch.testing.assert_close(torch.tensor(logs[method]), torch.tensor(logs["TRL"]), rtol=0.05, atol=0.02)
+        assert [row[-1] for row in logs[method]] == [row[-1] for row in logs["TRL"]]
+
+
+@pytest.mark.filterwarnings("ignore:.*chunked_nll:FutureWarning")
+@pytest.mark.parametrize(("kind", "settings"), [(SFTConfig, {"loss_type": "chunked_nll"}), (TrainingArguments, {})])
+def test_plain_arguments_are_taken_and_the_trainers_model_is_the_one_that_generates(
+    tmp_path, tokenizer, kind, settings
+):
+    """And the loss by its older name."""
+    model = causal(vocab_size=len(tokenizer))
+    args = kind(output_dir=str(tmp_path), max_steps=1, use_cpu=True, bf16=False, report_to="none", **settings)
+    one = DescentSFTTrainer(model, args, train_dataset=rows("language", tokenizer), processing_class=tokenizer)
+    assert one.args.alpha is None and one.dual.problem.constrained and one.args.loss_type == "nll"
+    assert one.args.exit_share == 1 and one.objective.sample is None
+    one.train()
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    assert one.model is model and model.generate(input_ids=ids, max_new_tokens=3, do_sample=False).shape[1] > 5
+    assert model(input_ids=ids, labels=ids).loss > 0

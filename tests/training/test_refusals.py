@@ -1,5 +1,8 @@
 """What the trainers refuse, each in one line: when they are made, at an evaluation, or before the first step."""
 
+import os
+from unittest import mock
+
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
@@ -8,16 +11,16 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, TrainerCallback, TrainingArguments, default_data_collator
 
-from descend import UT, DescentConfig, DescentTrainer, InputError, Objective, UTConfig, layered
-from descend.cli import main
+from descend import DescentConfig, DescentTrainer, InputError, Objective, layered
 from descend.models import LayeredClassifier
 from descend.models.own_exits import MARK
+from descend.recipes import RECIPES, configure
 from descend.tasks.text import Classification, learn_tokenizer
-from descend.tasks.video import VideoDenoising
 from descend.training.hf_hooks import refuse_arguments
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support import own
 from tests.support.networks import QUIET, causal, image_network, network
+from tests.support.ranks import denoiser, points
 
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -45,16 +48,6 @@ def texts(folder, data=None, model=None, kind=DescentTrainer, args=None, **given
     return kind(model, DescentConfig(str(folder), **chosen), callbacks=[NoStep()], **given)
 
 
-def points(folder, kind=DescentTrainer, args=None, **given):
-    """A trainer of a model of one's own."""
-    given = {"task": own.Classes(), "train_dataset": own.samples(16), "eval_dataset": own.samples(8, 1)} | given
-    return kind(own.layers(), DescentConfig(str(folder), **QUIET | {"max_steps": 4} | (args or {})), **given)
-
-
-def images(folder, data):
-    return DescentTrainer(image_network(), DescentConfig(str(folder), **QUIET), train_dataset=data)
-
-
 def tuned(folder, data=None, model=None, kind=DescentSFTTrainer, peft=None, **args):
     """A trainer of a language model."""
     args = QUIET | {"bf16": False, "max_steps": 1, "dataset_kwargs": {"skip_prepare_dataset": True}} | args
@@ -72,13 +65,8 @@ def language(folder, model, **given):
     return texts(folder, data, model, data_collator=default_data_collator, **given)
 
 
-def video(folder, method, model=None):
-    model = UT(UTConfig(depth=2)) if model is None else model
-    return DescentTrainer(model, DescentConfig(str(folder), method=method, **QUIET), task=VideoDenoising())
-
-
-def with_labels(labels):
-    return [row | {"labels": each} for row, each in zip(rows(), labels, strict=True)]
+def images(folder, data):
+    return texts(folder, data, image_network(), data_collator=default_data_collator)
 
 
 TOKENIZER = learn_tokenizer(["a text"])
@@ -154,8 +142,8 @@ REFUSED = [
     (lambda f: texts(f, eval_dataset=rows(input_ids=(5, [5, 43, 6, 7, 8]))), r"sample 5.*token 43.*40"),
     (lambda f: texts(f, rows(input_ids=(3, [5] * 70), attention_mask=(3, [1] * 70))), r"sample 3.*70 tokens.*20"),
     (lambda f: texts(f, rows(input_ids=(2, []), attention_mask=(2, []))), r"sample 2.*token"),
-    (lambda f: texts(f, with_labels(["0", "1"] * 10)), r"label.*whole numbers"),
-    (lambda f: texts(f, with_labels([[0.0, 1.0]] * 20)), r"label.*whole numbers"),
+    (lambda f: texts(f, [row | {"labels": str(row["labels"])} for row in rows()]), r"label.*whole numbers"),
+    (lambda f: texts(f, [row | {"labels": [0.0, 1.0]} for row in rows()]), r"label.*whole numbers"),
     (lambda f: images(f, [{"pixel_values": torch.zeros(1, 8, 8), "labels": 0}] * 2), r"3 channels.*\(1, 8, 8\)"),
     (lambda f: images(f, [{"input_ids": [5, 6], "labels": 0}] * 2), r"pixel_values.*input_ids"),
     (lambda f: images(f, [{"pixel_values": torch.zeros(3, 8, 8), "labels": 3}] * 2), r"label 3.*0 … 2"),
@@ -168,6 +156,16 @@ REFUSED = [
     (lambda f: texts(f).evaluate(), "eval_dataset"),
     (lambda f: texts(f, eval_dataset={"one": rows()}).evaluate("two"), "eval_dataset.*one.*'two'"),
     # arguments
+    *(
+        (
+            lambda f, place=place: DescentConfig(place),
+            r"a folder to write to; .*\.py is a file\. Choose another output_dir",
+        )
+        for place in (__file__, f"{__file__}/run")
+    ),
+    (lambda f: configure("text", data="d", model="m", preset="paper"), r"dataset.*imdb.*mnli.*None"),
+    (lambda f: DescentConfig.paper("video-vae"), "video-ut, video-dust"),
+    (lambda f: DescentConfig.paper("text-ut", dataset="sst2"), r"dataset.*imdb.*mnli.*'sst2'"),
     (lambda f: texts(f, compute_loss_func=lambda *_: 0), "compute_loss_func"),
     (lambda f: texts(f, model_init=lambda: None), "model_init"),
     (lambda f: texts(f, args={"include_for_metrics": ["inputs"]}), r"include_for_metrics.*inputs"),
@@ -176,10 +174,10 @@ REFUSED = [
         lambda f: texts(f, eval_dataset={"a": rows()}, args=BY_STEPS | {"metric_for_best_model": "eval_f1"}),
         "a_accuracy, .*, a_violation; got 'f1'",
     ),
-    (lambda f: points(f, noise=True), "noise must be a level γ of at least 0, and finite; got True"),
+    (lambda f: points(f, given={"noise": True}), "noise must be a level γ of at least 0, and finite; got True"),
     (unmade, "the optimizer does not hold the own exits"),
     # models
-    (lambda f: video(f, "erm", nn.Linear(2, 2)), "Linear"),
+    (lambda f: points(f, given={"model": nn.Linear(2, 2)}), "Linear"),
     (lambda f: DescentTrainer(None, DescentConfig(str(f), **QUIET)), "expected a model; got None"),
     (lambda f: texts(f, model=network("distilbert", labels=2, problem_type="regression")), "problem_type 'regression'"),
     (lambda f: Objective(balancing()), r"ViT.*loss"),
@@ -197,10 +195,25 @@ REFUSED = [
         lambda f: language(f, causal(), args={"head_lr_ratio": 2.0}),
         "head_lr_ratio is of a classifier's head and own exits",
     ),
-    (lambda f: video(f, "r-drop"), r"r-drop.*classification"),
-    (lambda f: video(f, "neftune"), r"neftune.*UT"),
-    (lambda f: video(f, "layerskip"), r"layerskip.*UT has 0.*2 layers"),
+    (lambda f: denoiser(f, method="r-drop"), r"r-drop.*classification"),
+    (lambda f: denoiser(f, method="neftune"), r"neftune.*UT"),
+    (lambda f: denoiser(f, method="layerskip"), r"layerskip.*UT has 0.*2 layers"),
     (lambda f: texts(f, args={"method": "neftune"}), "neftune.*--neftune-noise-alpha"),
+    # recipes
+    *(
+        (
+            lambda f, method=method, name=name: RECIPES[name](data="f").check_arguments(
+                DescentConfig(str(f), method=method)
+            ),
+            f"{method}.*{words}",
+        )
+        for method, words, names in (
+            ("r-drop", "is for classification", ("video-ut", "llm-sft")),
+            ("neftune", "word embeddings", ("video-ut", "video-vit")),
+            ("layerskip", "blocks", ("video-ut", "video-dust", "text-ut")),
+        )
+        for name in names
+    ),
     # TRL's
     (lambda f: tuned(f, exit_share=0.0), r"\(0, 1\].*got 0"),
     (lambda f: tuned(f, exit_share=2.0), r"\(0, 1\].*got 2"),
@@ -226,8 +239,16 @@ REFUSED = [
     (lambda f: texts(f, rows(3), args={"dataloader_drop_last": True, "max_steps": -1}).train(), "at least one batch"),
     (lambda f: language(f, without_sampling()).train(), "its generation_config: .*temperature.*do_sample"),
     (lambda f: texts(f, processing_class=Unsavable()).train(), "its tokenizer: no JSON"),
-    (lambda f: points(f, Short, BY_STEPS).train(), "the data of get_eval_dataloader must hold at least 2"),
+    (lambda f: points(f, Short, **BY_STEPS).train(), "the data of get_eval_dataloader must hold at least 2"),
     (lambda f: points(f).train(resume_from_checkpoint=True), "has no whole checkpoint to go on from"),
+    # How many steps an epoch has is known once it begins.
+    *(
+        (
+            lambda f, late=late: texts(f, args=late | {"num_train_epochs": 1, "max_steps": -1}).train(),
+            "of 3 steps of warm-up and dual_every",
+        )
+        for late in ({"dual_every": 100}, {"dual_every": "epoch"}, {"dual_warmup_steps": 3.0})
+    ),
 ]
 
 
@@ -240,7 +261,7 @@ def test_it_is_refused_in_one_line(tmp_path, make, words):
 
 @pytest.mark.parametrize("method", ["constrained", "erm"])
 def test_a_loss_that_is_not_ours_stops_before_anything_moves(tmp_path, method):
-    ours = points(tmp_path, Inside, {"method": method})
+    ours = points(tmp_path, Inside, method=method)
     before = [each.clone() for each in ours.model.parameters()]
     with pytest.raises(InputError, match="compute_loss must take the loss from DescentTrainer"):
         ours.train()
@@ -248,24 +269,28 @@ def test_a_loss_that_is_not_ours_stops_before_anything_moves(tmp_path, method):
     assert ours.state.global_step == 0
 
 
-def test_what_processes_and_compilers_ask_too_much_is_refused(tmp_path, monkeypatch):
-    """As torchrun starts processes without --use-cpu, where there is no GPU for each; and several GPUs in one."""
-    args = DescentConfig(str(tmp_path), **QUIET)
-    with monkeypatch.context() as patch:
-        patch.setenv("WORLD_SIZE", "2")
-        with pytest.raises(InputError, match="2 processes"):
-            refuse_arguments(DescentTrainer, args, {})
-    with monkeypatch.context() as patch:
-        patch.setattr(DescentConfig, "n_gpu", 2)
-        with pytest.raises(InputError, match=r"GPU.*got 2"):
-            points(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingArguments, "world_size", property(lambda self: 2))
-        with pytest.raises(InputError, match=r"get_eval_dataloader.*several processes.*data_collator"):
-            points(tmp_path, Short)
-    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
-    with pytest.raises(InputError, match=r"dynamo_backend.*layerskip"):
-        texts(tmp_path, args={"method": "layerskip"})
+ARGS = DescentConfig("unused", **QUIET)
+ELSEWHERE = [
+    # As torchrun starts processes without --use-cpu, where there is no GPU for each; and several GPUs in one.
+    (mock.patch.dict(os.environ, WORLD_SIZE="2"), lambda f: refuse_arguments(DescentTrainer, ARGS, {}), "2 processes"),
+    (mock.patch.object(DescentConfig, "n_gpu", 2), points, r"GPU.*got 2"),
+    (
+        mock.patch.object(TrainingArguments, "world_size", property(lambda self: 2)),
+        lambda f: points(f, Short),
+        r"get_eval_dataloader.*several processes.*data_collator",
+    ),
+    (
+        mock.patch.dict(os.environ, ACCELERATE_DYNAMO_BACKEND="EAGER"),
+        lambda f: texts(f, args={"method": "layerskip"}),
+        r"dynamo_backend.*layerskip",
+    ),
+]
+
+
+@pytest.mark.parametrize(("where", "make", "words"), ELSEWHERE, ids=[words for *_, words in ELSEWHERE])
+def test_what_processes_and_compilers_ask_too_much_is_refused(tmp_path, where, make, words):
+    with where, pytest.raises(InputError, match=words):
+        make(tmp_path)
 
 
 def test_a_folders_pickles_are_refused(tmp_path):
@@ -275,20 +300,3 @@ def test_a_folders_pickles_are_refused(tmp_path):
     torch.save(causal().state_dict(), tmp_path / "model" / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
         tuned(tmp_path, model=str(tmp_path / "model"))
-
-
-OF_METHODS = [
-    *(("r-drop", recipe, "is for classification") for recipe in ("video-ut", "llm-sft")),
-    *(("neftune", recipe, "word embeddings") for recipe in ("video-ut", "video-vit")),
-    *(("layerskip", recipe, "blocks") for recipe in ("video-ut", "video-dust", "text-ut")),
-]
-
-
-@pytest.mark.parametrize(("method", "recipe", "words"), OF_METHODS)
-def test_a_method_that_a_recipes_model_can_not_have_is_refused_before_anything_is_read(
-    tmp_path, capsys, method, recipe, words
-):
-    flags = ["--method", method, "--data", str(tmp_path), "--out", str(tmp_path / "run")]
-    assert main(["train", recipe, *flags]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert method in line and words in line

@@ -1,15 +1,16 @@
 """A run that is stopped and resumed ends as one that was not: every method, and every state that a run has to keep."""
 
 import json
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
 from torch import nn
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError
+from descend import GaussianNoise, InputError
 from descend.seeds import Stream, generator_of
-from tests.support import networks, own, ranks, texts
+from tests.support import ranks, texts
 
 STEPS, STOP = 7, 3
 EPOCHS = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch"}
@@ -58,18 +59,11 @@ MADE = {
 }
 
 
-def of_points(folder, **settings):
-    given = networks.QUIET | {"max_steps": STEPS, "save_strategy": "steps", "save_steps": 1, "logging_steps": 2}
-    given |= {"per_device_train_batch_size": 4, "learning_rate": 1e-2, **settings}
-    data = own.samples(24)
-    return DescentTrainer(
-        own.layers(),
-        DescentConfig(output_dir=str(folder), **given),
-        task=own.Classes(),
-        noise=0.5,
-        train_dataset=data,
-        eval_dataset=data[:12],
-    )
+of_points = partial(
+    ranks.points,
+    **{"given": {"noise": 0.5}, "max_steps": STEPS, "save_strategy": "steps", "save_steps": 1, "logging_steps": 2},
+    **{"per_device_train_batch_size": 4, "learning_rate": 1e-2},
+)
 
 
 def rows(folder):
@@ -85,33 +79,30 @@ def ended(trainer):
     return torch.cat([trained.detach(), trainer.dual.multipliers, trainer.dual.slack]), logs
 
 
-def held_alike(whole, resumed, folder, checkpoint):
+def of_texts(folder, **settings):
+    return texts.build(folder, texts.review_tokenizer(), calibrate=False, **settings)
+
+
+MATRIX = {
+    # The epochs' checkpoint is that of the first of three.
+    **{name: (of_points, settings, 6 if "max_steps" in settings else STOP) for name, settings in CASES.items()},
+    **{name: (of_texts, settings, 3) for name, settings in TEXTS.items()},
+    **{name: (ranks.MADE[kind], SAVED | settings, 2) for name, (kind, settings) in MADE.items()},
+}
+"""Case → a function that makes its trainer, the settings, and the step of the checkpoint that it resumes from."""
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path, case):
+    make, settings, checkpoint = MATRIX[case]
+    whole, resumed = (make(tmp_path, **settings) for _ in range(2))
     whole.train()
-    (wanted, logs), written = ended(whole), rows(folder)
-    resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{checkpoint}"))
+    (wanted, logs), written = ended(whole), rows(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{checkpoint}"))
     found, again = ended(resumed)
     assert torch.equal(found, wanted) and again == logs
-    assert rows(folder) == written
+    assert rows(tmp_path) == written
     assert any(row[0] > checkpoint for row in written)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_ends_in_the_same_bits(tmp_path, case):
-    stop = STOP if "max_steps" not in CASES[case] else 6  # the first of three epochs
-    held_alike(of_points(tmp_path, **CASES[case]), of_points(tmp_path, **CASES[case]), tmp_path, stop)
-
-
-@pytest.mark.parametrize("case", TEXTS)
-def test_a_resumed_run_of_texts_ends_in_the_same_bits(tmp_path, case):
-    tokenizer = texts.review_tokenizer()
-    runs = [texts.build(tmp_path, tokenizer, calibrate=False, **TEXTS[case]) for _ in range(2)]
-    held_alike(*runs, tmp_path, 3)
-
-
-@pytest.mark.parametrize("case", MADE)
-def test_a_resumed_run_of_another_kind_ends_in_the_same_bits(tmp_path, case):
-    name, settings = MADE[case]
-    held_alike(*(ranks.MADE[name](tmp_path, **SAVED | settings) for _ in range(2)), tmp_path, 2)
 
 
 @pytest.mark.parametrize(
@@ -134,11 +125,8 @@ def test_noise_is_a_function_of_step_and_micro_batch(tmp_path, monkeypatch):
         drawn.append(draw(noise, like, generator))
         return drawn[-1]
 
-    trainer = of_points(tmp_path, gradient_accumulation_steps=2, max_steps=2, seed=5)
     monkeypatch.setattr(GaussianNoise, "draw", recorded)
-    for _ in range(2):  # a second training is a new run
-        trainer.train()
-        for place, noise in zip(product(range(2), range(2)), drawn, strict=True):
-            generator = generator_of(Stream.NOISE, 5, 0, *place)
-            assert torch.equal(noise, torch.randn(noise.shape, generator=generator, dtype=noise.dtype))
-        drawn.clear()
+    of_points(tmp_path, gradient_accumulation_steps=2, max_steps=2, seed=5).train()
+    for place, noise in zip(product(range(2), range(2)), drawn, strict=True):
+        generator = generator_of(Stream.NOISE, 5, 0, *place)
+        assert torch.equal(noise, torch.randn(noise.shape, generator=generator, dtype=noise.dtype))

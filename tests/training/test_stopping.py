@@ -1,6 +1,5 @@
 """Early stopping: where a run ends, what it keeps, and that a resumed run ends alike."""
 
-import json
 import shutil
 from dataclasses import replace
 
@@ -9,48 +8,26 @@ import torch
 from torch import nn
 from torch.utils.data import Subset
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig
-from descend.tasks.video import VideoData, VideoDenoising, load_video
-from tests.support import networks, runs
+from descend import UT, DescentTrainer
+from tests.support import runs
+from tests.support.ranks import denoiser, fitted, scenes
 
 WORSE = {"learning_rate": 0.03, "max_grad_norm": 0.0}  # at this rate a UT gets worse now and then
 EVERY = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 12}
 
 
-@pytest.fixture(scope="module")
-def data() -> VideoData:
-    return load_video(None, 2, stride=10, seed=0)
-
-
-def trained(folder, data, kind=DescentTrainer, **args) -> DescentTrainer:
-    settings = networks.QUIET | WORSE | EVERY | {"per_device_train_batch_size": 6, "dual_warmup_steps": 0.0} | args
-    trainer = kind(
-        UT(UTConfig(depth=2)),
-        DescentConfig(output_dir=str(folder), **settings),
-        task=VideoDenoising(),
-        noise=GaussianNoise(0.8, data.sigma, seed=0),
-        train_dataset=data.train,
-        eval_dataset=Subset(data.validation, range(8)),
-    )
-    trainer.train()
-    return trainer
-
-
-def evaluations(folder, metric="loss") -> dict[int, float]:
-    """The last layer's value at each step that was evaluated."""
-    rows = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
-    found = {row["step"]: row["value"] for row in rows if (row["split"], row["metric"]) == ("validation", metric)}
-    return found
+def trained(folder, **args) -> DescentTrainer:
+    return fitted(denoiser(folder, **WORSE | EVERY | args))
 
 
 @pytest.mark.parametrize(("method", "metric"), [("erm", "loss"), ("linear", "rmse"), ("erm", "violation")])
-def test_a_run_ends_where_nothing_became_better_and_keeps_the_best(tmp_path, data, caplog, method, metric):
-    ours = trained(tmp_path, data, method=method, patience=2, metric_for_best_model=metric)
+def test_a_run_ends_where_nothing_became_better_and_keeps_the_best(tmp_path, caplog, method, metric):
+    ours = trained(tmp_path, method=method, patience=2, metric_for_best_model=metric)
     step, best = ours.state.global_step, ours.state.best_global_step
     assert step == best + 2 < 12
-    if metric != "violation":
-        values = evaluations(tmp_path, metric)
-        assert list(values) == list(range(1, step + 1)) and min(values, key=values.get) == best
+    name = f"eval_{metric}"
+    values = {log["step"]: log[name] for log in ours.state.log_history if name in log}
+    assert list(values) == list(range(1, step + 1)) and min(values, key=values.get) == best
     (line,) = [record.message for record in caplog.records if record.name == "descend.training.step"]
     assert line == f"step {step} of 12: {metric} has not become better in 2 evaluations; training ends."
     kept = nn.utils.parameters_to_vector(UT.from_pretrained(tmp_path / f"checkpoint-{best}").parameters())
@@ -70,59 +47,53 @@ def scripted(monkeypatch, losses):
 
 
 @pytest.mark.parametrize(("method", "merits"), [("constrained", [4.0 + 1, 3.0 + 4, 3.5]), ("linear", [4.0, 3.0, 3.5])])
-def test_a_run_is_chosen_by_its_merit(tmp_path, data, monkeypatch, method, merits):
+def test_a_run_is_chosen_by_its_merit(tmp_path, monkeypatch, method, merits):
     """Unless told otherwise: the last layer's loss alone would keep a model that breaks its constraints."""
     scripted(monkeypatch, [(10.0, 9.0, 4.0), (10.0, 12.0, 3.0), (10.0, 7.0, 3.5)])
-    ours = trained(tmp_path, data, method=method, patience=3, alpha="0.2", max_steps=3, learning_rate=1e-3)
+    ours = trained(tmp_path, method=method, patience=3, alpha="0.2", max_steps=3, learning_rate=1e-3)
     assert [log["eval_merit"] for log in ours.state.log_history if "eval_merit" in log] == pytest.approx(merits)
     assert (ours.state.best_metric, ours.state.best_global_step) == (min(merits), merits.index(min(merits)) + 1)
 
 
-def test_a_model_that_meets_its_constraints_may_be_a_little_worse(tmp_path, data, monkeypatch):
+def test_a_model_that_meets_its_constraints_may_be_a_little_worse(tmp_path, monkeypatch):
     """Within 1 % a feasible model is better than one that is not; beyond it the metric decides."""
     losses = [(9, 7, 6.00), (9, 7, 5.55), (9, 7, 5.54), (9, 5.5, 5.52), (9, 5.5, 5.51), (9, 5.5, 5.49), (9, 4.0, 3.21)]
     scripted(monkeypatch, [*losses, (9, 4.0, 3.22), (9, 4.0, 3.19), (9, 4.0, 3.18)])
     args = {"alpha": "0.2", "metric_for_best_model": "loss", "patience": 4}
-    ours = trained(tmp_path / "constrained", data, **args, max_steps=6)
+    ours = trained(tmp_path / "constrained", **args, max_steps=6)
     assert (ours.state.best_global_step, ours.state.best_metric) == (3, 5.54)
-    ours = trained(tmp_path / "longer", data, **args, max_steps=9)
+    ours = trained(tmp_path / "longer", **args, max_steps=9)
     assert (ours.state.best_global_step, ours.state.best_metric) == (9, 3.19)  # feasible: 3.19 < 0.8 * 4
-    plain = trained(tmp_path / "erm", data, method="erm", **args, max_steps=6)
+    plain = trained(tmp_path / "erm", method="erm", **args, max_steps=6)
     assert (plain.state.best_global_step, plain.state.best_metric) == (6, 5.49)
 
 
-def test_a_loss_that_is_no_number_is_no_candidate_and_ends_no_choice(tmp_path, data, monkeypatch):
+def test_a_loss_that_is_no_number_is_no_candidate_and_ends_no_choice(tmp_path, monkeypatch):
     scripted(monkeypatch, [(9, 8, last) for last in (float("nan"), 4.0, float("nan"), 3.0)])
-    ours = trained(tmp_path, data, method="erm", load_best_model_at_end=True, metric_for_best_model="loss", max_steps=4)
+    ours = trained(tmp_path, method="erm", load_best_model_at_end=True, metric_for_best_model="loss", max_steps=4)
     assert (ours.state.best_global_step, ours.state.best_metric) == (4, 3.0)
 
 
-def test_other_data_neither_count_nor_need_the_metric(tmp_path, data):
-    ours = trained(tmp_path, data, method="erm", patience=2, max_steps=2, learning_rate=1e-4)
+def test_other_data_neither_count_nor_need_the_metric(tmp_path):
+    ours = trained(tmp_path, method="erm", patience=2, max_steps=2, learning_rate=1e-4)
     (stopping,) = (each for each in ours.callback_handler.callbacks if type(each).__name__ == "EarlyStopping")
     before = stopping.early_stopping_patience_counter
-    assert "test_loss" in ours.evaluate(Subset(data.test, range(4)), metric_key_prefix="test")
-    ours.evaluate(Subset(data.test, range(4)))
+    assert "test_loss" in ours.evaluate(Subset(scenes().test, range(4)), metric_key_prefix="test")
+    ours.evaluate(Subset(scenes().test, range(4)))
     assert stopping.early_stopping_patience_counter == before
 
 
-def test_a_run_that_becomes_better_goes_on(tmp_path, data):
-    ours = trained(tmp_path, data, method="erm", patience=1, learning_rate=1e-4, max_steps=4)
-    values = list(evaluations(tmp_path).values())
-    assert ours.state.global_step == 4 and values == sorted(values, reverse=True)
-
-
-def test_nothing_of_a_warm_up_counts(tmp_path, data, monkeypatch):
+def test_nothing_of_a_warm_up_counts(tmp_path, monkeypatch):
     """A run that counted would end at step 4, and one that chose among all would keep step 2."""
     scripted(monkeypatch, [(9, 8, last) for last in (6.0, 1.0, 5.0, 5.0, 5.0, 4.0, 3.0, 3.5)])
-    ours = trained(tmp_path, data, patience=1, dual_warmup_steps=5, alpha="0.6", metric_for_best_model="loss")
+    ours = trained(tmp_path, patience=1, dual_warmup_steps=5, alpha="0.6", metric_for_best_model="loss")
     assert (ours.state.best_global_step, ours.state.best_metric, ours.state.global_step) == (7, 3.0, 8)
     assert ours.dual.multipliers.max() > 0
 
 
-def test_the_best_model_that_was_saved_is_loaded_where_a_better_one_was_not(tmp_path, data, monkeypatch):
+def test_the_best_model_that_was_saved_is_loaded_where_a_better_one_was_not(tmp_path, monkeypatch):
     scripted(monkeypatch, [(9, 8, last) for last in (5.0, 3.0, 2.0, 4.0)])
-    ours = trained(tmp_path, data, method="erm", save_steps=2, max_steps=4, load_best_model_at_end=True)
+    ours = trained(tmp_path, method="erm", save_steps=2, max_steps=4, load_best_model_at_end=True)
     assert (ours.state.best_metric, ours.state.best_model_checkpoint) == (2.0, str(tmp_path / "checkpoint-2"))
     kept = nn.utils.parameters_to_vector(UT.from_pretrained(tmp_path / "checkpoint-2").parameters())
     assert torch.equal(nn.utils.parameters_to_vector(ours.objective.model.parameters()), kept)

@@ -1,0 +1,308 @@
+"""The methods beside constraints: LayerSkip, R-Drop, NEFTune and own exits, each against its formulas by hand."""
+
+import math
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective, run
+from descend.cli import main
+from descend.contract import resolve
+from descend.evaluation.layers import Batches
+from descend.evaluation.probes import STATE_RIDGE, fit_exits, fit_probes
+from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig
+from descend.models.first_layers import keep_first
+from descend.models.own_exits import MARK
+from descend.results import read_config
+from descend.seeds import Stream, generator_of
+from descend.tasks.text import Classification
+from descend.training.methods import CLASSES
+from tests.support import own, ranks
+from tests.support.networks import QUIET, causal, network
+from tests.support.texts import build, review_tokenizer
+
+STILL = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+UNCONSTRAINED = {"alpha": None, "dual_lr": None, "dual_warmup_steps": None}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return review_tokenizer()
+
+
+def attached(method, objective, **changes):
+    """A method as a trainer of this objective has it."""
+    args = DescentConfig("unused", method=method, use_cpu=True, report_to="none", seed=3, **changes)
+    made = CLASSES[method](args)
+    made.attach(SimpleNamespace(objective=objective, dual=args.primal_dual(objective.model.depth)))
+    return made
+
+
+same = partial(torch.testing.assert_close, rtol=0, atol=0)
+
+
+def parameters(trainer) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in trainer.objective.parameters()])
+
+
+# --- LayerSkip
+
+
+def layer_skip(model=None, layers=3, **changes):
+    model = model or LayeredClassifier(network("distilbert", n_layers=layers))
+    task = None if isinstance(model, LayeredCausalLM) else own.Classes()
+    return attached("layerskip", Objective(model, task), **changes)
+
+
+def test_rates_grow_exponentially_with_the_block_and_the_step():
+    skip = layer_skip(layers=5, layer_dropout=0.3)
+    steps = 11
+    for step in (0, 4, 10):
+        over_time = math.exp(step * math.log(2) / (steps - 1)) - 1
+        expected = [over_time * (math.exp(block * math.log(2) / 4) - 1) * 0.3 for block in range(5)]
+        assert skip.rates(step, steps) == pytest.approx(expected)
+    assert skip.rates(10, steps)[-1] == pytest.approx(0.3) and skip.rates(0, steps) == [0] * 5
+    constant = layer_skip(layer_dropout=0.3, layer_dropout_schedule="constant")
+    assert constant.rates(0, steps) == constant.rates(9, steps) == pytest.approx([0, 0.3 * (2**0.5 - 1), 0.3])
+    assert constant.rates(0, 1) == constant.rates(9, steps)
+
+
+def test_weights_are_the_papers_scale_with_inner_exits_in_turn():
+    scale = 0.5
+    skip = layer_skip(layers=5, exit_scale=scale, exit_rotation=2)
+    full = [0, scale * 1, scale * 3, scale * 6, scale * 10, 5 + scale * 10]  # e(0) … e(5)
+    for step, on in enumerate([{1, 3}, {2, 4}, {1, 3}, {2, 4}]):
+        chosen = [each if exit in on | {5} else 0 for exit, each in enumerate(full)]
+        assert skip.weights(step, 100) == pytest.approx([each / sum(chosen) for each in chosen])
+    one = layer_skip(layers=5)
+    turns = [[exit for exit, weight in enumerate(one.weights(step, 100)) if weight] for step in range(6)]
+    assert turns == [[1, 5], [2, 5], [3, 5], [4, 5], [1, 5], [2, 5]]
+    plain = layer_skip(exit_scale=0.0)
+    assert plain.weights(7, 100) == [0, 0, 0, 1]
+
+
+def test_in_the_gradual_curriculum_exits_join_from_the_last_to_the_first():
+    skip = layer_skip(layers=4, exit_curriculum="gradual")
+    joined = [[exit for exit, weight in enumerate(skip.weights(step, 80)) if weight] for step in (0, 9, 10, 20, 29, 30)]
+    assert joined == [[4], [4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4]]
+    assert skip.weights(79, 80) == pytest.approx([0, *(each / 20 for each in (1, 3, 6, 10))])
+
+
+TOKENS = {"input_ids": torch.arange(320).reshape(64, 5) % 39 + 1, "attention_mask": torch.ones(64, 5).long()}
+VIT = ViTDenoiserConfig(num_hidden_layers=3, hidden_size=16, num_attention_heads=2)
+LAYERED = {
+    **{name: LayeredClassifier(network(name)) for name in ("distilbert", "bert", "roberta", "descend-text-ut")},
+    **{name: LayeredCausalLM(causal(name)) for name in ("llama", "gemma3_text")},
+    **{"vit": ViTDenoiser(VIT), "own": own.layers()},
+}
+"""Models of several kinds, three blocks each."""
+
+
+@pytest.mark.parametrize("kind", LAYERED)
+def test_dropped_rows_leave_a_block_as_they_entered_it(kind):
+    inputs = {"vit": torch.rand(32, 2, 100, 256), "own": torch.rand(64, 4)}.get(kind, TOKENS)
+    model = LAYERED[kind].train()
+    for each in model.modules():
+        each.p = 0.0 if isinstance(each, torch.nn.Dropout) else getattr(each, "p", None)
+    skip = layer_skip(model, layer_dropout=0.6, layer_dropout_schedule="constant")
+    whole = model.layer_outputs(inputs)
+    with skip.installed():
+        skip.before_pass(0, 10)
+        states = [each.flatten(0, -3) if kind == "vit" else each for each in model.layer_outputs(inputs)]
+        model.eval()
+        same(model.layer_outputs(inputs), whole)
+    passed = [(after == before).flatten(1).all(1).double().mean() for before, after in pairwise(states)]
+    assert passed[0] == 0 and passed[1] == pytest.approx(0.6 * (2**0.5 - 1), abs=0.12)
+    assert passed[2] == pytest.approx(0.6, abs=0.15)
+    model.train()
+    same(model.layer_outputs(inputs), whole)  # no hook is left
+
+
+def test_recomputed_blocks_repeat_their_draw(tmp_path, tokenizer):
+    found = []
+    for again in (False, True):
+        settings = UNCONSTRAINED | {"layer_dropout": 0.5, "gradient_checkpointing": again}
+        trainer = build(tmp_path / str(again), tokenizer, model=STILL, method="layerskip", **settings)
+        trainer.objective.noise = None
+        trainer.train()
+        found.append(parameters(trainer))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
+
+
+# --- NEFTune
+
+
+def test_training_is_transformers_own_neftune_and_evaluation_has_our_noise(tmp_path, tokenizer):
+    settings = {"neftune_noise_alpha": 3.0, "calibrate": False, **UNCONSTRAINED}
+    ours = ranks.fitted(build(tmp_path / "ours", tokenizer, method="neftune", **settings))
+    plain = build(tmp_path / "plain", tokenizer, method="erm", **settings)
+    noise, plain.objective.noise = plain.objective.noise, None
+    plain.train()
+    plain.objective.noise = noise
+    assert torch.equal(parameters(ours), parameters(plain))
+    assert ours.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
+    assert ours._level == 0.5
+
+
+def test_a_run_says_its_alpha_and_seeds_are_of_one_arm(tmp_path):
+    words = "train text-distilbert --data generated --depth 2 --hidden-size 16 --max-length 30 --use-cpu --max-steps 2"
+    for seed in ("0", "1"):
+        out = str(tmp_path / seed)
+        assert main([*words.split(), "--method", "neftune", "--seed", seed, "--out", out]) == 0
+    one, two = (read_config(tmp_path / seed).neftune_alpha for seed in ("0", "1"))
+    assert one > 0 and one != two
+    one, two = (run.evaluate(tmp_path / seed, noise=[0.0]) for seed in ("0", "1"))
+    assert one.method == "neftune" and one.settings == two.settings
+
+
+# --- R-Drop
+
+
+def test_the_step_is_that_of_two_passes_by_hand():
+    """Of five texts of one to nine tokens; each pass has the noise that is its own: the draw covers both."""
+    generator, lengths = torch.Generator().manual_seed(0), torch.tensor([[9], [4], [1], [7], [6]])
+    ids, mask = torch.randint(1, 40, (5, 9), generator=generator), (torch.arange(9) < lengths).long()
+    labels = torch.tensor([0, 2, 1, 1, 0])
+    model = network("distilbert", **STILL).double().train()
+    with torch.no_grad():  # as it is made it tells all texts alike
+        for layer in (model.pre_classifier, model.classifier):
+            layer.weight.mul_(30)
+    ours = Objective(model, noise=GaussianNoise(0.8, 0.3, seed=4))
+    attached("r-drop", ours, r_drop=0.7)
+    found = ours([0.0, 0.0, 0.0, 1.0], input_ids=ids, attention_mask=mask, labels=labels)
+    words = model.get_input_embeddings()(ids)
+    draw = torch.randn(10, *words.shape[1:], generator=generator_of(Stream.NOISE, 4, 0), dtype=torch.float64)
+    kept = mask.bool()[..., None]
+    passes = [
+        model(inputs_embeds=torch.where(kept, words + 0.8 * 0.3 * each, words), attention_mask=mask).logits
+        for each in draw.chunk(2)
+    ]
+    first, second = (logits.log_softmax(-1) for logits in passes)
+    entropy = sum(F.cross_entropy(logits, labels, reduction="sum") for logits in passes) / 2
+    apart = F.kl_div(first, second, reduction="sum", log_target=True)  # KL(q‖p), and the other way round
+    apart = (apart + F.kl_div(second, first, reduction="sum", log_target=True)) / 2
+    assert apart > 1e-3
+    torch.testing.assert_close(found.lagrangian, entropy + 0.7 * apart, rtol=1e-12, atol=1e-12)
+    assert (found.sums[-1], found.targets) == (pytest.approx(entropy.item(), rel=1e-12), 5)
+    slopes, expected = (
+        torch.autograd.grad(loss, list(model.parameters())) for loss in (found.lagrangian, entropy + 0.7 * apart)
+    )
+    torch.testing.assert_close(slopes, expected, rtol=1e-10, atol=1e-12)
+    assert max(each.abs().max() for each in expected) > 0.01
+    half = first.bfloat16()
+    assert ours.task.disagreement(half, half).tolist() == [0] * 5
+    assert ours.task.disagreement(half, second.bfloat16()).dtype == torch.float32
+
+
+def test_a_run_whose_passes_agree_learns_and_logs_what_erm_does(tmp_path):
+    """Without dropout and noise, in two micro-batches."""
+    erm, ours = (
+        ranks.trained("classifier", tmp_path / method, 4, 2, method=method, max_steps=4) for method in ("erm", "r-drop")
+    )
+    for name in erm:
+        torch.testing.assert_close(ours[name], erm[name], rtol=1e-6, atol=1e-8, msg=name)
+    start = network("distilbert", **STILL).classifier.weight
+    assert (ours["θ model.network.classifier.weight"] - start).norm() > 1e-3 and len(ours["losses"]) == 4 * 4
+
+
+# --- own exits
+
+
+WEIGHTS = [0.0, 0.3, 0.7, 1.0]
+
+
+def texts():
+    """Four texts without padding, and their classes."""
+    ids = torch.randint(5, 40, (4, 9), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 2, 1, 1])}
+
+
+def test_a_probe_changes_no_bit_of_the_model(tmp_path):
+    """And its exits learn: those of all layers begin as one and part."""
+    plain, probed = (
+        ranks.trained("classifier", tmp_path / method, 8, 1, method=method, max_grad_norm=0.01)
+        for method in ("erm", "probe")
+    )
+    assert all(torch.equal(probed[name], plain[name]) for name in plain if name.startswith("θ "))
+    exits = [probed[f"θ model.network.exits.{layer}.classifier.weight"] for layer in range(3)]
+    assert not any(torch.equal(*pair) for pair in pairwise(exits))
+    assert len(probed["losses"]) == 4 * 6
+
+
+def test_heads_have_their_own_learning_rate(tmp_path):
+    made = ranks.fitted(ranks.classifier(tmp_path, method="probe", head_lr_ratio=10.0, learning_rate=0.01))
+    heads = {id(each) for each in made.objective.model.head_parameters()}
+    rates = {}
+    for group in made.optimizer.param_groups:
+        for parameter in group["params"]:
+            rates.setdefault(id(parameter) in heads, set()).add(group["initial_lr"])
+    assert rates == {True: {0.1}, False: {0.01}}
+    ids = [id(parameter) for group in made.optimizer.param_groups for parameter in group["params"]]
+    assert len(set(ids)) == len(ids) == len(list(made.model.parameters()))
+
+
+def test_a_compiled_objective_with_own_exits_is_the_eager_one():
+    found = []
+    for compiles in (False, True):
+        objective = Objective(network("bert")).eval()
+        objective.model.give_own_exits()
+        if compiles:
+            objective.compile(backend="aot_eager")
+            objective(WEIGHTS, **texts())  # the first pass is eager
+        total = objective(WEIGHTS, **texts()).lagrangian
+        total.backward()
+        found.append([total, *(each.grad for each in objective.parameters() if each.grad is not None)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_exits_of_a_language_model_start_at_least_squares(tmp_path):
+    model = causal(attention_dropout=0.0)
+    rows = [{"input_ids": row, "labels": row, "attention_mask": torch.ones_like(row)} for row in texts()["input_ids"]]
+    args = DescentConfig(str(tmp_path), method="probe", **QUIET)
+    layers = DescentTrainer(model, args, train_dataset=rows).objective.model
+    with torch.no_grad():
+        states = layers.layer_outputs({"input_ids": texts()["input_ids"]})
+        normed = [layers.head_input(state, None).flatten(0, 1).double() for state in states]
+    for layer, readout in enumerate(layers.own_exits):
+        gram = normed[layer].T @ normed[layer]
+        ridge = STATE_RIDGE * gram.diagonal().mean()
+        matrix = readout["translator"].weight.detach().double()
+        slope = gram @ matrix.T - normed[layer].T @ normed[-1] + ridge * matrix.T
+        assert slope.abs().max() < 1e-4 * gram.abs().max()
+        torch.testing.assert_close(layers.head_input(states[layer], layer)[0, 0].double(), matrix @ normed[layer][0])
+
+
+def test_exits_of_a_classifier_are_fitted_as_probes_are():
+    """The same regressions, of a head that is one linear layer; the last layer's head is fitted, too."""
+    model = network("descend-distilbert-linear").eval()
+    rows = [{name: value[row] for name, value in texts().items()} for row in range(4)] * 3
+    batches, task = Batches(4), Classification()
+    layers, _ = resolve(model, None, None)
+    probed = fit_probes(layers, task, rows, rows, GaussianNoise(0.0, 1.0), batches)
+    expected = list(probed.predictions(texts()))[4:]
+    fit_exits(layers, task, rows, rows, batches)
+    torch.testing.assert_close(list(layers.predictions(texts())), expected)
+    with pytest.raises(InputError, match="is pre_classifier and classifier"):
+        fit_exits(resolve(network("distilbert"), None, None)[0], task, rows, rows, batches)
+
+
+def test_a_model_with_own_exits_is_trained_further(tmp_path):
+    """Cut to 2 layers it keeps the exits before them; asked for a shared readout it has none."""
+    model = network("bert").eval()
+    layers, _ = resolve(model, None, None)
+    layers.give_own_exits()
+    with torch.no_grad():
+        for parameter in layers.own_exits.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+        expected = list(layers.predictions(texts()))
+        keep_first(layers, 2)
+        torch.testing.assert_close(list(layers.predictions(texts())), expected[:3])
+    assert layers.depth == len(layers.own_exits) == 2
+    for exits in ({}, {"exits": "shared"}):
+        args = DescentConfig(str(tmp_path), method="erm", **QUIET, **exits)
+        assert DescentTrainer(model, args).objective.own == (not exits)
+    assert not hasattr(model, "exits") and not hasattr(model.config, MARK)
