@@ -1,5 +1,7 @@
 """The recipe `image` carried out in a folder: trained, evaluated, exported, and as its guide says."""
 
+import base64
+import io
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +13,7 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from descend import DescentConfig, run
 from descend.cli import main
-from descend.results import read_config, read_summary
+from descend.results import Decisions, read_config, read_summary
 from tests.run.conftest import SAVED, trained
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.images import folder, picture
@@ -50,6 +52,22 @@ def test_a_run_is_evaluated_probed_and_left_early(out):
     summary = read_summary(out)
     assert summary.metric == "accuracy" and summary.samples == 60 and summary.exit is not None
     assert len(summary.layer_losses[0.2]) == 3 and (out / "report.html").is_file()
+
+
+def test_the_page_shows_images_and_what_each_layer_takes_them_for(out):
+    assert main(["evaluate", str(out), "--noise", "0", "--quiet"]) == 0
+    shown = Decisions.read(out / "decisions.json").texts
+    assert [each.text.split(",")[0] for each in shown] == ["diagonal", "vertical"]  # the first and the last class
+    for each in shown:
+        assert [decision.right for decision in each.decisions] == [
+            decision.answer == each.text.split(",")[0] for decision in each.decisions
+        ]
+        place = int(each.text.split()[-1])
+        with Image.open(io.BytesIO(base64.b64decode(each.picture.partition(",")[2]))) as image:
+            seen = torch.tensor(list(image.convert("L").getdata())).float()
+        saved = run.loading.of_run(out, "model")
+        sample = saved.recipe.load(saved.restored).test[place]["pixel_values"]
+        assert torch.corrcoef(torch.stack([seen, sample.mean(0).flatten()]))[0, 1] > 0.9
 
 
 def test_a_head_with_the_datas_classes_is_trained_further_in_its_own_numbers(models, tmp_path):
