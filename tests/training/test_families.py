@@ -43,7 +43,7 @@ ACTIVE = {"alpha": "0.2", "dual_lr": 0.5, "dual_warmup_steps": 0, "stop_gradient
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    rows = generate_instructions(30).rows
+    rows = generate_instructions(50).rows
     made = learn_tokenizer(text for row in rows for text in (*row.values(), "### Instruction Input Response :"))
     made.eos_token = made.sep_token
     made.model_input_names = ["input_ids", "attention_mask"]
@@ -190,12 +190,13 @@ def test_nothing_is_read_but_the_last_layer_without_constraints(tmp_path, tokeni
 
 
 def test_constraints_change_what_is_learned(tmp_path, tokenizer):
-    """With no constraint setting: losses of the inner layers are lower than plain training's."""
-    found = []
-    for method in ("constrained", "erm"):
-        one = fitted(tuned(tmp_path / method, tokenizer, method=method, max_steps=60, learning_rate=5e-3))
-        found.append(one._measure(one._evaluation_loader(one.eval_dataset)).losses.mean(0))
-    assert (found[0] < found[1])[1:3].all()
+    """Where they bind, the held-out loss of the first layer is lower than plain training's."""
+    found, (data, _) = [], tokenize_instructions(generate_instructions(48), tokenizer, 64)
+    for settings in ({"alpha": 0.2, "dual_lr": 0.5, "dual_warmup_steps": 0}, {"method": "erm"}):
+        given = {"data": data.select(range(32)), "max_steps": 30, "learning_rate": 5e-3}
+        one = fitted(tuned(tmp_path / str(len(found)), tokenizer, **given, **settings))
+        found.append(one._measure(one._evaluation_loader(data.select(range(32, 48)))).losses.mean(0))
+    assert found[0][1] < found[1][1] - 0.05
 
 
 def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer):

@@ -253,6 +253,7 @@ def test_a_fault_of_the_disk_ends_the_run_with_one_line(finished, tmp_path):
     out = tmp_path / "run"
     program = """
 import os, sys
+from descend.cli import main
 words, ends = sys.argv[1:], []
 for fault in ("records.jsonl:1500:5", "optimizer.pt:1000:5", ".descend-part/model/:0:5", ""):
     os.environ["FAULT"] = fault
@@ -267,7 +268,7 @@ print(ends)
         text=True,
         timeout=300,
     )
-    assert found.stdout.splitlines()[-1] == "[1, 1, 1, 0]", found.stdout + found.stderr
+    assert found.stdout.endswith("[1, 1, 1, 0]\n"), found.stdout + found.stderr
     assert "Traceback" not in found.stderr
     lines = [line for line in found.stderr.splitlines() if line.startswith("descend: ")]
     assert [line.split(" can't be written: ")[0] for line in lines] == [
