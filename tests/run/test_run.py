@@ -334,7 +334,7 @@ AGAIN = "Train the run again."
         ("config.json", {"settings": {"depth": 5}}, "model has 2 layers, but "),
         *(
             ("config.json", change, "config.json")
-            for change in ("[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON", None)
+            for change in ("[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON")
         ),
         *(
             (file, change, f"{file.removesuffix('/model.safetensors')} can't be loaded: ")
