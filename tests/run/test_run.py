@@ -181,7 +181,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_made_longer(fi
 def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path):
     flags = ["--per-device-train-batch-size", "2", "--logging-steps", "1", "--eval-steps", "1000"]
     out = tmp_path / "a run"
-    command = ["train", *TINY, "--out", str(out), "--max-steps", "1000", "--save-steps", "1000", *flags]
+    command = ["train", *TINY, "--out", str(out), "--max-steps", "100", "--save-steps", "100", *flags]
     line = [sys.executable, "-m", "descend", *command]
     process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 300  # a busy machine is no failure
@@ -193,7 +193,7 @@ def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path):
     again = f"Go on with: descend train {' '.join(command[1:]).replace(str(out), repr(str(out)))} --resume"
     assert process.returncode == 130 and stderr.splitlines()[-1].endswith(again) and "Traceback" not in stderr
     (saved,) = out.glob("checkpoint-*")
-    assert 0 < int(saved.name.split("-")[1]) < 1000
+    assert 0 < int(saved.name.split("-")[1]) < 100
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -334,7 +334,7 @@ AGAIN = "Train the run again."
         ("config.json", {"settings": {"depth": 5}}, "model has 2 layers, but "),
         *(
             ("config.json", change, "config.json")
-            for change in ("[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON", None)
+            for change in ("[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON")
         ),
         *(
             (file, change, f"{file.removesuffix('/model.safetensors')} can't be loaded: ")

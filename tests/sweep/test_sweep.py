@@ -316,18 +316,21 @@ def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lo
     assert [trial["retries"] for trial in trials_of_erm(out)] == [retries]
 
 
-def test_an_interrupted_sweep_says_how_to_go_on_and_no_draw_depends_on_who_runs_a_trial(
-    swept, tmp_path, monkeypatch, capsys
-):
+def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkeypatch, capsys):
     stop_after(monkeypatch, 3)
     line = words(tmp_path / "sweep", 1, *ERM)
     assert f"Go on with: descend {shlex.join(line)}" in said(capsys, *line, status=130)[1]
+    assert main(line) == 0
+    (trial,), first = trials_of_erm(tmp_path / "sweep"), trials_of_erm(swept)[0]
+    assert (trial["folder"], trial["retries"], trial["value"]) == ("trials/erm-000", 1, first["value"])
+
+
+def test_what_a_trial_draws_does_not_depend_on_who_runs_it(swept, tmp_path):
     for trials in (1, 2):
         assert main(words(tmp_path / "sweep", trials, *ERM)) == 0
-    again, whole = trials_of_erm(tmp_path / "sweep"), trials_of_erm(swept)[:2]
-    assert [(each["flags"], each["value"]) for each in again] == [(each["flags"], each["value"]) for each in whole]
-    assert (again[0]["folder"], again[0]["retries"]) == ("trials/erm-000", 1)
-    assert whole[0]["flags"] != whole[1]["flags"]
+    before, after = trials_of_erm(swept)[:2], trials_of_erm(tmp_path / "sweep")
+    assert [(each["flags"], each["value"]) for each in before] == [(each["flags"], each["value"]) for each in after]
+    assert before[0]["flags"] != before[1]["flags"]
 
 
 def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
