@@ -102,7 +102,7 @@ def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
 def test_the_demo_shows_a_fair_pair_and_goes_on(capsys, monkeypatch, tmp_path, pair):
     shutil.copytree(pair[0], tmp_path / "demo" / "erm")  # an earlier demo's: it makes way
     (tmp_path / "demo" / ".descend-demo").touch()
-    monkeypatch.setattr("descend.cli.digits.Case.settings", {"max_steps": 4, "use_cpu": True})
+    monkeypatch.setattr("descend.cli.digits.SETTINGS", {"max_steps": 4, "use_cpu": True})
     demo = ["demo", "--max-steps", "1", "--seed", "5", "--out", tmp_path / "demo"]
     out, _ = said(capsys, *demo)
     page = tmp_path / "demo" / "report.html"
