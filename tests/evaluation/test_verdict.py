@@ -79,15 +79,15 @@ def test_intervals_cover_where_two_bounds_tie(mean):
 
 def test_the_intervals_are_simultaneous_over_the_constraints_in_force():
     """The cap is constraint 0, on the exit where the chain starts; before it nothing is in force."""
-    losses = samples([5.0, 2.0, 1.7, 1.4, 1.2], count=50)
-    found = verdict(DescentProblem(4, alpha=[0.1, 0.1, 0.2, 0.1], cap=3.0, first=1), layers(losses))
+    losses = samples([7.0, 5.0, 2.0, 1.7, 1.4, 1.2], count=50)
+    found = verdict(DescentProblem(5, alpha=[0.1, 0.1, 0.1, 0.2, 0.1], cap=3.0, first=2), layers(losses))
     factors = torch.tensor([0.9, 0.8, 0.9], dtype=torch.float64)
-    gaps = torch.cat([losses[:, 1:2] - 3.0, losses[:, 2:] - factors * losses[:, 1:-1]], 1)
+    gaps = torch.cat([losses[:, 2:3] - 3.0, losses[:, 3:] - factors * losses[:, 2:-1]], 1)
     widths = 2.593260 * gaps.std(0) / math.sqrt(50)  # the quantile of 1 - 0.05 / (2 · 4), 49 degrees of freedom
     ends = torch.stack([gaps.mean(0) - widths, gaps.mean(0) + widths], 1).tolist()
     found_ends = [found.cap_interval, *found.violation_intervals]
-    np.testing.assert_allclose(found_ends, [ends[0], [0, 0], *ends[1:]], rtol=1e-5)
-    expected = [gaps[:, 0].mean().item(), 0, *gaps[:, 1:].mean(0).tolist()]
+    np.testing.assert_allclose(found_ends, [ends[0], [0, 0], [0, 0], *ends[1:]], rtol=1e-5)
+    expected = [gaps[:, 0].mean().item(), 0, 0, *gaps[:, 1:].mean(0).tolist()]
     assert [found.cap_violation, *found.violations] == pytest.approx(expected)
 
 
@@ -174,7 +174,7 @@ VERDICTS = [
     ([2.0, 2.2, 1.1], GEOMETRIC, 400, [1], [], "broken", " layer 1 breaks its constraint on the data."),
     # Too few groups prove nothing.
     ([2.0, 1.5, 1.1], {}, 1, [], [1, 2], "open", FEW.format("1 group", *NO_MISS)),
-    ([2.0, 1.5, 1.1], {}, 11, [], [1, 2], "open", FEW.format("11 groups", *NO_MISS)),
+    ([20.0, 5.0, 1.0], {}, 11, [], [1, 2], "open", FEW.format("11 groups", *NO_MISS)),
     ([2.0, 2.2, 2.4], {}, 11, [1, 2], [], "open", FEW.format("11 groups", *MISSES)),
 ]
 
