@@ -88,9 +88,13 @@ def moment(out: Path, cache: Path) -> str:
 
 
 def differences(whole: Path, other: Path) -> list[str]:
-    """Files in which two finished runs differ, ignoring wall-clock times."""
+    """Files in which two finished runs differ, ignoring wall-clock times.
+
+    The unfinished file of a killed process may stay for `STALE` seconds: another process could be writing it.
+    """
     differing = []
     names = sorted({str(path.relative_to(each)) for each in (whole, other) for path in each.rglob("*")})
+    names = [name for name in names if not Path(name).name.startswith(f"{PART}-")]
     for name in names:
         left, right = whole / name, other / name
         if left.is_dir() and right.is_dir():

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from descend.cli import COMMANDS, main
 from descend.cli.settings import GROUPS
-from tests.cli.test_golden import FILE as HELP
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 
 PAGE = ROOT / "docs" / "reference" / "command_line.md"
+HELP = ROOT / "tests" / "cli" / "golden.txt"
 
 
 def test_its_commands_and_its_python_run_in_their_order(tmp_path, monkeypatch, capsys):

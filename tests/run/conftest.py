@@ -12,13 +12,9 @@ from descend.cli import main
 from descend.models import MeanPooledConfig, MeanPooledForSequenceClassification
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
 from tests.support.networks import PIXELS, causal, image_network, network
-from tests.support.runs import train
+from tests.support.runs import SAVED, SMALL, train, trained
 from tests.support.texts import review_folder
 
-UNSAVED = "--use-cpu --eval-strategy no --save-strategy no --no-load-best-model-at-end"
-SAVED = """--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu
-    --logging-steps 1 --dual-warmup-steps 0"""
-SMALL = f"--depth 3 --hidden-size 32 --heads 2 --max-length 60 --max-steps 12 {UNSAVED}"
 FAMILIES = ("distilbert", "bert", "roberta", "modernbert", "deberta-v2", "llama")
 
 
@@ -60,12 +56,6 @@ def models(tmp_path_factory) -> Path:
     processing |= {"image_processor_type": "BitImageProcessor"}
     (place / "backbone" / "preprocessor_config.json").write_text(json.dumps(processing))
     return place
-
-
-def trained(out: Path, recipe: str, settings: str, *more: object) -> Path:
-    """The folder of a run that `descend train` has finished."""
-    assert main(["train", recipe, *settings.split(), *map(str, more), "--out", str(out)]) == 0
-    return out
 
 
 @pytest.fixture(scope="session")

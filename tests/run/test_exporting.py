@@ -14,11 +14,10 @@ from descend import InputError, run
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.results import read_summary
 from descend.results.findings import first_within
-from tests.run.conftest import SMALL, trained
 from tests.support import own
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.networks import causal, network
-from tests.support.runs import refused, said
+from tests.support.runs import SMALL, refused, said, trained
 
 PAGE = ROOT / "docs" / "guides" / "export.md"
 

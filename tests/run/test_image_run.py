@@ -14,10 +14,10 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 from descend import DescentConfig, run
 from descend.cli import main
 from descend.results import Decisions, read_config, read_summary
-from tests.run.conftest import SAVED, trained
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.images import folder, picture
 from tests.support.networks import image_network
+from tests.support.runs import SAVED, trained
 
 SHORT = f"{SAVED} --learning-rate 0.003 --per-device-train-batch-size 8 --quiet"
 
@@ -64,7 +64,7 @@ def test_the_page_shows_images_and_what_each_layer_takes_them_for(out):
         ]
         place = int(each.text.split()[-1])
         with Image.open(io.BytesIO(base64.b64decode(each.picture.partition(",")[2]))) as image:
-            seen = torch.tensor(list(image.convert("L").getdata())).float()
+            seen = torch.tensor(list(image.convert("L").tobytes())).float()
         saved = run.loading.of_run(out, "model")
         sample = saved.recipe.load(saved.restored).test[place]["pixel_values"]
         assert torch.corrcoef(torch.stack([seen, sample.mean(0).flatten()]))[0, 1] > 0.9

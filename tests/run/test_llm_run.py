@@ -16,8 +16,7 @@ from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.results import read_config, read_json, read_summary
 from examples import convert_llama2c as llama2c
-from tests.run.conftest import SMALL, UNSAVED, trained
-from tests.support.runs import refused, said
+from tests.support.runs import SMALL, UNSAVED, refused, said, trained
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import pytest
 from descend.cli import main
 from descend.recipes import RECIPES
 from descend.results import read_summary
-from tests.run.conftest import SAVED
-from tests.support.runs import SETTINGS, assert_same_end, said
+from tests.support.runs import SAVED, SETTINGS, assert_same_end, said
 
 TEXT = "--depth 2 --hidden-size 16 --max-length 30 --learning-rate 0.01 --dual-warmup-steps 0"
 CUT = "--keep-layers 2 --dual-warmup-steps 0"

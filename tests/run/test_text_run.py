@@ -15,8 +15,7 @@ from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
 from descend.results import read_config, read_summary
 from descend.tasks.text import Classification, generate_reviews
-from tests.run.conftest import SAVED, UNSAVED, trained
-from tests.support.runs import said
+from tests.support.runs import SAVED, UNSAVED, said, trained
 from tests.support.texts import review_folder
 
 SMALL = f"{SAVED} --max-length 30"

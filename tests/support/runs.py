@@ -15,6 +15,10 @@ from descend.cli import main
 # 18 windows in steps of 6: three steps an epoch.
 SETTINGS = """--depth 2 --window 2 --stride 10 --per-device-train-batch-size 6 --use-cpu --dual-warmup-steps 0
     --alpha 0.6 --logging-steps 2 --eval-steps 3 --save-total-limit 9"""
+UNSAVED = "--use-cpu --eval-strategy no --save-strategy no --no-load-best-model-at-end"
+SAVED = """--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu
+    --logging-steps 1 --dual-warmup-steps 0"""
+SMALL = f"--depth 3 --hidden-size 32 --heads 2 --max-length 60 --max-steps 12 {UNSAVED}"
 TINY = ["video-ut", "--data", "generated", *SETTINGS.split()]
 
 
@@ -34,6 +38,12 @@ def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
 def train(out: Path, *flags: str, steps: int = 8, every: int = 3) -> int:
     """`descend train` of a tiny UT; its exit status."""
     return main(["train", *TINY, "--out", str(out), "--max-steps", str(steps), "--save-steps", str(every), *flags])
+
+
+def trained(out: Path, recipe: str, settings: str, *more: object) -> Path:
+    """The folder of a run that `descend train` has finished."""
+    assert main(["train", recipe, *settings.split(), *map(str, more), "--out", str(out)]) == 0
+    return out
 
 
 def rows(out: Path) -> list[str]:
