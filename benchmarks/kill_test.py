@@ -29,6 +29,7 @@ import torch
 from PIL import Image
 
 from descend import cli, recipes, run  # noqa: F401  (imported before any process is forked)
+from descend.results import PART
 
 OVER = "over already"
 COMMON = """--use-cpu --dual-warmup-steps 0.1 --logging-steps 2 --save-total-limit 2 --quiet"""
