@@ -66,8 +66,12 @@ def fake_run(
     }
     (folder / "summary.json").write_text(json.dumps(summary | entries))
     common = {"run": folder.name, "split": "train", "noise": train_noise, "metric": "multiplier"}
-    rises = np.outer(1 - np.exp(-np.arange(2000) / 300), np.r_[0.0, multipliers])  # by step and layer, 0 the cap's
-    rows = [{"step": step, "layer": layer, "value": rises[step, layer]} for step, layer in np.ndindex(rises.shape)]
+    steps = np.arange(0, 2000, 10)
+    rises = np.outer(1 - np.exp(-steps / 300), np.r_[0.0, multipliers])  # by step and layer, 0 the cap's
+    rows = [
+        {"step": int(steps[place]), "layer": layer, "value": rises[place, layer]}
+        for place, layer in np.ndindex(rises.shape)
+    ]
     (folder / "records.jsonl").write_text("".join(json.dumps(common | row) + "\n" for row in rows if constrained))
     if frames:
         np.savez_compressed(folder / "frames.npz", **fake_frames(depth, 0.35 if constrained else 0.7))
