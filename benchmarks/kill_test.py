@@ -89,13 +89,9 @@ def moment(out: Path, cache: Path) -> str:
 
 
 def differences(whole: Path, other: Path) -> list[str]:
-    """Files in which two finished runs differ, ignoring wall-clock times.
-
-    The unfinished file of a killed process may stay for `STALE` seconds: another process could be writing it.
-    """
+    """Files in which two finished runs differ, ignoring wall-clock times."""
     differing = []
     names = sorted({str(path.relative_to(each)) for each in (whole, other) for path in each.rglob("*")})
-    names = [name for name in names if not Path(name).name.startswith(f"{PART}-")]
     for name in names:
         left, right = whole / name, other / name
         if left.is_dir() and right.is_dir():
@@ -208,6 +204,8 @@ def main() -> int:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 kills.append((round(after, 3), moment(arm / "run", arm / "cache")))
+            for left in (arm / "run").glob(f"{PART}-*"):  # an hour passes: nobody writes it any more, so it is removed
+                os.utime(left, (0, 0))
             wait(start(command(arm.name, "--resume"), log), log)
             if all(met == OVER for _, met in kills):  # no kill met a running process, so this is not a try
                 shutil.rmtree(arm)

@@ -138,7 +138,7 @@ def test_weights_and_noise_do_not_compile_anew(fresh, name):
     # The first pass is eager; texts of another length compile once more, for any length.
     assert graphs() == (1 if name in VIDEO else 2)
     assert not counters["graph_break"]
-    outcome(objective, [0.0, 0.0, 0.0, 1.0], batches[0])  # a warm-up has a graph of its own
+    outcome(objective, [0.0, 0.0, 0.0, 1.0], batches[0])  # a warm-up has its own graph
     assert graphs() <= (2 if name in VIDEO else 4)
 
 

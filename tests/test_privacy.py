@@ -236,7 +236,7 @@ BY_VARIANCE = {"sigma": 0.08, "settings": {"noise": 200.0, "noise_is": "variance
     ("more", "argv", "level", "std", "words"),
     [
         ({}, "", "20", 1, "C = 0.5 (σ_x√100, the default; σ_x = 0.05)"),
-        ({}, "--noise 40", "40", 2, "σ_x√100"),  # what is typed goes before what the run says
+        ({}, "--noise 40", "40", 2, "σ_x√100"),  # an option goes before the run's own value
         ({}, "--sigma 2", "20", 40, "σ_x√100"),
         ({}, "--dimension 768", "20", 1, "σ_x√768"),
         ({}, "--clip 0.1", "20", 1, "C = 0.1 (as given; σ_x = 0.05)"),

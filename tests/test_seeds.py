@@ -42,7 +42,7 @@ def test_noise_and_targets_are_those_of_rank_and_place_whatever_was_drawn_before
             noise.begin(*place)
             sample.begin(*place)
         drawn, chosen = (generator_of(stream, 3, rank, *place) for stream in (Stream.NOISE, Stream.TARGETS))
-        for _ in range(2):  # the second pass of a micro-batch goes on
+        for _ in range(2):  # the second pass of a micro-batch continues
             assert torch.equal(noise(torch.zeros(9)), torch.randn(9, generator=drawn))
             order = torch.randperm(9, generator=chosen)[:5]
             assert torch.equal(sample(9, torch.device("cpu")), order.sort().values)

@@ -31,7 +31,7 @@ def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_resul
 
 
 def test_no_library_says_anything_and_no_bar_is_drawn_without_a_terminal(tmp_path):
-    """In one process of its own, which imports once."""
+    """In one separate process, which imports once."""
     trained = [["train", recipe, *TEXT, "--out", recipe] for recipe in ("llm-sft", "text-distilbert")]
     commands = [*trained, [*VIDEO, "--out", "run"], ["evaluate", "run", "--noise", "0.8"]]
     code = f"from descend.cli import main\nprint(list(map(main, {commands!r})))"

@@ -124,9 +124,9 @@ def test_losses_may_live_on_another_device(form):
 
 @pytest.mark.parametrize("slack", ["implicit", "explicit"])
 def test_a_held_snapshot_does_not_change(slack):
-    """The best feasible state is held in memory while the run goes on, and may be loaded more than once.
+    """The best feasible state is held in memory while the run continues, and may be loaded more than once.
 
-    Another warm-up given to the one that goes on neither takes the constraints away nor moves their schedule.
+    Another warm-up given to the resumed one neither takes the constraints away nor moves their schedule.
     """
     dual, other = (
         PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, "adam", 0.2, slack=slack, every=2, warmup=warmup)

@@ -20,6 +20,7 @@ from descend import DescentClassifier, InputError, run
 from descend.cli import main
 from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions, read_summary
+from descend.tasks.images import ImageClassification
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer, read_imdb, tokenize
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
@@ -208,6 +209,42 @@ def test_the_labels_of_a_head_are_met_by_their_names(plain):
     )
     assert turned.values == plainly.values
     np.testing.assert_allclose(turned.layer_losses[0.0], plainly.layer_losses[0.0], rtol=1e-5)
+
+
+class Pixels(torch.nn.Module):
+    """A user's classifier of images, whose task does not know how many classes it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Flatten(), torch.nn.Linear(12, 3)
+        self.blocks = torch.nn.Sequential(torch.nn.Linear(12, 12), torch.nn.Linear(12, 12))
+
+    def forward(self, pixel_values):
+        return self.head(self.blocks(self.embed(pixel_values)))
+
+
+def test_images_of_a_users_model_are_shown_whatever_holds_them(tmp_path):
+    model = descend.layered(Pixels(), blocks="blocks", readout="head", embeddings="embed")
+    pixels = np.random.default_rng(0).normal(size=(30, 3, 2, 2)).astype(np.float32)
+    images = [{"pixel_values": each, "label": place % 3} for place, each in enumerate(pixels)]
+    descend.evaluate(model, images, task=ImageClassification(), noise=(0,), out=tmp_path)
+    shown = Decisions.read(tmp_path / "decisions.json").texts
+    assert [each.text for each in shown] == [f"class {place % 3}, image {place}" for place in range(1, 30, 3)]
+    assert all(each.picture.startswith("data:image/png") and len(each.decisions) == 3 for each in shown)
+
+
+@pytest.mark.parametrize(
+    ("sample", "remedy"),
+    [
+        ({"label": -1}, r"has label -1; expected at least 0\. Correct"),
+        ({"pixel_values": np.zeros((2, 2), np.float32)}, r"pixel_values, \(C, height, width\).*the shape \(2, 2\)"),
+    ],
+)
+def test_images_that_do_not_fit_a_users_model_are_refused(sample, remedy):
+    model = descend.layered(Pixels(), blocks="blocks", readout="head", embeddings="embed")
+    images = [{"pixel_values": np.zeros((3, 2, 2), np.float32), "label": 0} | sample] * 2
+    with pytest.raises(InputError, match=remedy):
+        descend.evaluate(model, images, task=ImageClassification(), noise=(0,))
 
 
 RISK, REVIEWS = {"exit": True, "risk": 0.1}, {**TASK, "data": "reviews"}

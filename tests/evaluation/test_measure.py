@@ -388,7 +388,7 @@ def test_all_depths_take_one_pass_and_one_drafted_answer_of_a_model_that_can_dra
     generations, generate = [], model.saved.generate
 
     def counted(**given):
-        if "do_sample" in given:  # Transformers drafts by calls of its own
+        if "do_sample" in given:  # Transformers drafts by its own calls
             generations.append(given.get("assistant_early_exit"))
         return generate(**given)
 

@@ -258,7 +258,7 @@ ANSWERS = [
             "Rmse at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
         ],
     ),
-    *(  # what is refuted is not said to suffice
+    *(  # a refuted K is not said to suffice
         (
             {"layers_needed": LayersNeeded(noise=1.0, within=NONE, chosen=dict.fromkeys(NONE, choice))},
             [f"{words}.", *(f"  within {unit}  {name}    not enough" for unit in ("1 point ", "2 points", "5 points"))],

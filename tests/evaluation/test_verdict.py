@@ -16,7 +16,7 @@ from descend.results import certificate_sentence, verdict_sentence
 
 
 def layers(losses, groups=None) -> LayerLosses:
-    """Losses as measured; every sample a group of its own unless told otherwise."""
+    """Losses as measured; every sample is its own group unless told otherwise."""
     losses = torch.as_tensor(losses, dtype=torch.float64)
     return LayerLosses(losses, torch.arange(len(losses)) if groups is None else torch.as_tensor(groups), [], losses)
 
@@ -56,7 +56,7 @@ LAWS = {"normal": lambda rng, shape: rng.normal(size=shape), "t3": lambda rng, s
 @pytest.mark.parametrize("count", [12, 20, 40])
 @pytest.mark.parametrize("law", LAWS)
 def test_intervals_cover_the_mean_over_samples_of_few_unequal_groups(law, count, sizes):
-    """Each column of losses is a draw of its own, 2,500 in all: half of the variance is the groups'."""
+    """Each column of losses is a separate draw, 2,500 in all: half of the variance is the groups'."""
     sizes = np.resize(np.array(sizes), count)
     groups, rng, draws = np.repeat(np.arange(count), sizes), np.random.default_rng(0), 2500
     losses = LAWS[law](rng, (count, draws))[groups] + LAWS[law](rng, (len(groups), draws))

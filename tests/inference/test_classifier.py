@@ -74,7 +74,7 @@ CASES = [
         for family in FAMILIES
         for attention in ("eager", "sdpa")
         for mask in ("padded", "full", "none", "broadcast")
-        # Attention of their own takes masks (B, T).
+        # Their own attention takes masks (B, T).
         if family not in OWN_ATTENTION or (attention == "sdpa" and mask != "broadcast")
     ),
     ("descend-text-ut", "sdpa", "padded", {"tied": True}),  # one block, whose layers are counted by its calls

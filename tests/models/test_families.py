@@ -47,7 +47,7 @@ READ = [
     # The large DeBERTa-v2 models have a convolution after block 1, which belongs to layer 1.
     ("class", "deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu"}),
 ]
-"""Head, family and settings of what has a readout of its own kind."""
+"""Head, family and settings of models whose readout is a special one."""
 
 AUTO = {"tokens": AutoModelForTokenClassification, "answer": AutoModelForQuestionAnswering}
 

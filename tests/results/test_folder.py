@@ -52,7 +52,7 @@ def holder(place: Path):
 
 
 def at_once(tasks: list[Callable[[], None]]) -> None:
-    """Each in a process of its own; none fails."""
+    """Each in a separate process; none fails."""
     processes = [fork.Process(target=task) for task in tasks]
     for process in processes:
         process.start()

@@ -89,7 +89,7 @@ def test_pairs_in_a_json_list_and_names_in_capitals_are_read(tmp_path):
 
 
 OWN = " ".join(f"train/{name}/{{0,1,2}}.txt" for name in ("neg", "neutral", "pos"))
-"""Texts of one's own classes, and without the neutral ones those of IMDb's names."""
+"""Texts of the user's classes, and without the neutral ones those of IMDb's names."""
 
 
 TABLES = {

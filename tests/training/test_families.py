@@ -200,7 +200,7 @@ def test_constraints_change_what_is_learned(tmp_path, tokenizer):
 
 
 def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer):
-    """The same model, texts side by side or packed: the same mean loss, noise of their own, as many groups as texts."""
+    """The same model, texts side by side or packed: the same mean loss, own noise, as many groups as texts."""
     packed = tuned(tmp_path / "packed", tokenizer, noise=1.0, packing=True, max_length=200, **ACTIVE, cap=3.0)
     assert "seq_lengths" in packed.train_dataset.column_names
     packed.train()

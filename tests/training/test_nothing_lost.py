@@ -76,6 +76,16 @@ def test_a_run_that_was_killed_before_it_wrote_anything_starts(finished, tmp_pat
     assert {path.name for path in out.iterdir()} == {path.name for path in finished.iterdir()}  # no lock, no part
 
 
+def test_a_run_that_was_killed_while_its_card_was_written_is_resumed(finished, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    (out / "model" / "README.md").rename(out / "model" / ".descend-part-1-README.md")
+    assert train(out, "--resume") == 0
+    assert_same_end(out, finished)
+    files = ({path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, finished))
+    assert next(files) == next(files)
+
+
 # --- checkpoints
 
 

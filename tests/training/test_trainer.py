@@ -1,6 +1,6 @@
 """DescentTrainer: ERM and the plain Trainer, faults, the dual's schedule, half precision, what it logs and keeps.
 
-The steps themselves are held against a loop by hand in `test_preset`.
+The steps themselves are compared with a loop by hand in `test_preset`.
 """
 
 import json

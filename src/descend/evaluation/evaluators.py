@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 
 from descend.evaluation.evaluate import Levels, Subject
@@ -18,6 +17,7 @@ from descend.evaluation.layers import evenly, measure, metric_value
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
+from descend.tasks.base import LABELS
 
 MOST_SAMPLES = 32
 """Samples to measure energies on, taken evenly: the average settles after few, and each needs another forward pass."""
@@ -148,10 +148,12 @@ def decided(
     texts = []
     for place in evenly(len(data), count):
         sample, picture = data[place], None
-        if "pixel_values" in sample:
-            shown, picture = f"{name(sample['labels'])}, image {place}", _picture(sample["pixel_values"])
-        elif "input_ids" in sample and hasattr(tokenizer, "decode"):
-            text = " ".join(str(tokenizer.decode(sample["input_ids"], skip_special_tokens=True)).split())
+        known = sample if isinstance(sample, Mapping) else {}
+        if "pixel_values" in known:
+            labels = [name(known[each]) for each in LABELS if each in known]
+            shown, picture = ", ".join([*labels[:1], f"image {place}"]), _picture(known["pixel_values"])
+        elif "input_ids" in known and hasattr(tokenizer, "decode"):
+            text = " ".join(str(tokenizer.decode(known["input_ids"], skip_special_tokens=True)).split())
             shown = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} …"
         else:
             return
@@ -164,18 +166,19 @@ def decided(
     yield "decisions", Decisions(noise=subject.noise.level, texts=texts)
 
 
-def _picture(pixels: Tensor) -> str | None:
-    """A data URI of an image of one or three channels (C, height, width), its values from black to white.
+def _picture(values: Any) -> str | None:
+    """A data URI of an image (C, height, width) of one or three channels; its values are spread from black to white.
 
-    None without Pillow, which only pages and data sets of images need, or for other channels.
+    None for other shapes, and without Pillow, which only pages and data sets of images need.
     """
+    pixels = torch.as_tensor(values).float()
+    if pixels.ndim != 3 or len(pixels) not in (1, 3):
+        return None
     try:
         from PIL import Image
     except ModuleNotFoundError:
         return None
-    if len(pixels) not in (1, 3):
-        return None
-    pixels = pixels.float() - pixels.min()
+    pixels = pixels - pixels.min()
     shades = (255 * pixels / pixels.max().clamp(min=1e-9)).byte()
     image = Image.fromarray(shades.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
     image.thumbnail((SIDE, SIDE))

@@ -244,19 +244,23 @@ def _is_our_folder(path: Path) -> bool:
 
 
 def _added_to(path: Path) -> list[str]:
-    """The files that somebody added to a folder of a model, where Descend listed its own; older runs did not."""
+    """The files that somebody added to a folder of a model, where Descend listed its own; older runs did not.
+
+    A file that a killed process had begun, such as a card, is nobody's.
+    """
     listed = None
     with suppress(*_UNREADABLE):
         if path.name in (FEASIBLE_FOLDER, MODEL_FOLDER):
             dual = (path if path.name == FEASIBLE_FOLDER else path.parent) / DUAL_FILE
             with safe_open(dual, framework="np") as file:
-                files = (file.metadata() or {}).get("files")
-            listed = [*json.loads(files), DUAL_FILE, CARD_FILE, CERTIFIED_FILE] if files else None
-        elif (names := digests(path)) is not None:
-            listed = [*names, MANIFEST_FILE]
+                names = (file.metadata() or {}).get("files")
+            listed = [*json.loads(names), DUAL_FILE, CARD_FILE, CERTIFIED_FILE] if names else None
+        elif (digested := digests(path)) is not None:
+            listed = [*digested, MANIFEST_FILE]
     if listed is None:
         return []
-    added = {str(each.relative_to(path)) for each in path.rglob("*") if not each.is_dir()}.difference(listed)
+    files = (each for each in path.rglob("*") if not each.is_dir() and not each.name.startswith(PART))
+    added = {str(each.relative_to(path)) for each in files}.difference(listed)
     return [f"{path.name}/{name}" for name in sorted(added)]
 
 

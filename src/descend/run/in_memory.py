@@ -15,7 +15,7 @@ from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator
 
 from descend.errors import InputError, reason, refuse
-from descend.evaluation.evaluate import Subject, usual_curve
+from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided, input_metrics
 from descend.evaluation.latency import latency
@@ -133,10 +133,14 @@ def evaluate(
     subject = replace(subject, name=name, split=split)
     if held_to is not None:
         subject = replace(subject, baseline=held_to.of((name, split, subject.shift, subject.task.metric)))
-    writes = trainer is None or trainer.is_world_process_zero()
-    shown = partial(decided, tokenizer=getattr(trainer, "processing_class", None), count=SHOWN)
-    summary = evaluate_subject(subject, (input_metrics, latency, shown), folder=folder if writes else None)
-    if folder is not None and writes:
+    if trainer is not None and not trainer.is_world_process_zero():
+        folder = None  # the main process writes
+    evaluators: list[Evaluator] = [input_metrics, latency]
+    if folder is not None:  # they are for the page alone
+        tokenizer = None if trainer is None else trainer.tokenizer_to_save
+        evaluators.append(partial(decided, tokenizer=tokenizer, count=SHOWN))
+    summary = evaluate_subject(subject, evaluators, folder=folder)
+    if folder is not None:
         if trainer is not None:
             records = trainer.args.folder / RECORDS_FILE
             if copies and records.is_file():

@@ -134,7 +134,7 @@ class Saving(Trainer):
         save_module(saved, folder, state_dict, **names)
         if not isinstance(saved, PreTrainedModel):
             self.trained.write(Path(folder))
-        if (tokenizer := self._tokenizer_to_save) is not None:
+        if (tokenizer := self.tokenizer_to_save) is not None:
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
             remove(Path(folder) / CERTIFIED_FILE)  # it belongs to the weights before
@@ -162,7 +162,7 @@ class Saving(Trainer):
             setattr(self.users_model.config, TRAINED_KEY, self.trained.content())
 
     @property
-    def _tokenizer_to_save(self) -> Any:
+    def tokenizer_to_save(self) -> Any:
         """The tokenizer, or a processor of another kind, that belongs to the model; None without one."""
         return self.processing_class or getattr(self.data_collator, "tokenizer", None)
 

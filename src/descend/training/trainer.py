@@ -180,7 +180,7 @@ class DescentMixin(Stepping):
         if checkpoint is not None and (fault := self._from_main(lambda: unusable(Path(checkpoint)))):
             raise InputError(fault)
         self.refuse_foreign_files(checkpoint)
-        check_savable(self.users_model, self._tokenizer_to_save)
+        check_savable(self.users_model, self.tokenizer_to_save)
         self.refuse_short_loader()
         try:
             with self.method.installed():

@@ -28,10 +28,11 @@ class ImageClassification(Classification):
         if not readable(dataset):
             return
         shape = tuple(np.shape(dataset[0]["pixel_values"])) if "pixel_values" in fields(dataset) else ()
-        channels = limits.get("channels", shape[0] if shape else "C")
-        if len(shape) != 3 or shape[0] != channels:
+        channels = limits.get("channels")
+        if len(shape) != 3 or channels not in (None, shape[0]):
+            of = "" if channels is None else f" of {channels} channels"
             raise InputError(
-                f"samples must have pixel_values of {channels} channels, (C, height, width), as the model's "
+                f"samples must have pixel_values{of}, (C, height, width), as the model's "
                 f"image processor makes them; got {f'the shape {shape}' if shape else ', '.join(fields(dataset))}."
             )
         self.check_targets(dataset, np.array([]), limits)

@@ -100,13 +100,16 @@ class Classification(LogitTask):
                 f"{name} must be whole numbers, one for each sample; got {labels.dtype} and {len(labels)} for "
                 f"{len(dataset)} samples."
             )
-        most = labels.max(initial=0) if classes is None else classes - 1
+        expected, largest = "at least 0. Correct the label.", labels.max(initial=0)
+        if classes is not None:
+            largest = classes - 1
+            expected = (
+                f"0 … {largest}, as the model's head has {classes} labels. Choose a model with another head, or "
+                "correct the label."
+            )
         refuse(
-            (labels < 0) | (labels > most),
-            lambda sample: (
-                f"has label {labels[sample]}; expected 0 … {most}, as the model's head has {most + 1} "
-                "labels. Choose a model with another head, or correct the label."
-            ),
+            (labels < 0) | (labels > largest),
+            lambda sample: f"has label {labels[sample]}; expected {expected}",
         )
 
 
