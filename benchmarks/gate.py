@@ -1,16 +1,17 @@
 """Which recipe makes inner layers useful and leaves the last one unharmed? The runs of benchmarks/layers_plan.md.
 
     python benchmarks/gate.py run --work FOLDER --models FOLDER --data FOLDER [--settings minilm …] [--part 0/2]
-    python benchmarks/gate.py show --work FOLDER
 
 A cell is one training run: setting, recipe, learning rate, seed. `run` does the cells that FOLDER does not hold yet:
-first the search of learning rates, then the seeds at the rates that it chose. Each cell is one file with the losses
-and scores of every test sample at every exit. Models are those of Transformers in FOLDER/minilm, FOLDER/dinov2 and
-FOLDER/smollm2, in single precision; data are aclImdb, MNIST's IDX files, Alpaca's JSON and UCSD Ped1.
+first the search of learning rates, then the seeds at the rates that it chose. Cells that docs/results/layers.json has
+are not run again. Each cell is one file with the losses and scores of every test sample at every exit. Models are those
+of Transformers in FOLDER/minilm, FOLDER/dinov2 and FOLDER/smollm2, in single precision; data are aclImdb, MNIST's IDX
+files, Alpaca's JSON and UCSD Ped1.
 """
 
 import argparse
 import copy
+import functools
 import gzip
 import json
 import math
@@ -33,6 +34,9 @@ from descend.models import UT, UTConfig
 from descend.tasks.text import read_imdb, read_instructions
 from descend.tasks.text.instructions import prompt
 from descend.tasks.video import VideoDenoising, load_video
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results" / "layers.json"
+"""What `gate_table.py` collected, also on other machines."""
 
 SEARCH_SEED = 1000
 """The seed of the search of learning rates, which no other run has."""
@@ -128,8 +132,9 @@ class Setting:
         """An exit's output."""
         return head(state)
 
-    def refit(self, network: Exits) -> None:
-        """Fit the inner readouts once more, to the trained model's states of some training samples."""
+    def refitted(self, network: Exits) -> list[nn.Module]:
+        """The heads, those of inner exits fitted once more to the trained model's states of some training samples."""
+        raise NotImplementedError
 
     def embedding(self, network: Exits) -> Any:
         """What noise is put on."""
@@ -147,8 +152,9 @@ class Classifier(Setting):
         """The linear layer of a head."""
         return head[-1]
 
-    def refit(self, network: Exits) -> None:
+    def refitted(self, network: Exits) -> list[nn.Module]:
         network.eval()
+        heads = copy.deepcopy(network.heads)
         sides: dict[str, tuple[list[Tensor], Tensor]] = {}
         for part, count in (("train", 800), ("validation", 200)):
             parts: list[list[Tensor]] = []
@@ -161,11 +167,12 @@ class Classifier(Setting):
                 targets.append(batch["target"])
             sides[part] = [torch.cat(each).double() for each in zip(*parts, strict=True)], torch.cat(targets)
         (fitted, target), (held, held_target) = sides["train"], sides["validation"]
-        for head, features, held_features in zip(network.heads[:-1], fitted, held, strict=False):
+        for head, features, held_features in zip(heads[:-1], fitted, held, strict=False):
             candidates = [_fit(features, target, self.linear(head).out_features, ridge) for ridge in RIDGES]
             losses = [F.cross_entropy(probe(held_features), held_target).item() for probe in candidates]
             best = candidates[losses.index(min(losses))].float()
             self.linear(head).load_state_dict(best.state_dict())
+        return list(heads)
 
 
 class MiniLM(Classifier):
@@ -337,9 +344,11 @@ class SmolLM2(Setting):
             found.append(torch.linalg.solve(gram + ridge, cross).T.float())
         return found
 
-    def refit(self, network: Exits) -> None:
-        for head, matrix in zip(network.heads, self.translators(network, self.refitting), strict=False):
+    def refitted(self, network: Exits) -> list[nn.Module]:
+        heads = copy.deepcopy(network.heads)
+        for head, matrix in zip(heads, self.translators(network, self.refitting), strict=False):
             head.translate.weight.data.copy_(matrix)
+        return list(heads)
 
     def states(self, network: Exits, batch: dict[str, Tensor]) -> list[Tensor]:
         base, kept = network.trunk.model, []
@@ -568,13 +577,15 @@ def batches(size: int, batch: int, seed: int, steps: int) -> Iterator[list[int]]
 
 
 @torch.no_grad()
-def measure(setting: Setting, network: Exits, part: str, gamma: float) -> dict[str, np.ndarray]:
-    """Losses and scores of every sample at every exit, (N, E), and at the distilled probes."""
+def measure(
+    setting: Setting, network: Exits, part: str, gamma: float, refitted: list[nn.Module] | None = None
+) -> dict[str, np.ndarray]:
+    """Losses and scores of every sample at every exit, (N, E), at the distilled probes and at refitted heads."""
     network.eval()
     if isinstance(setting, SmolLM2):
         setting.wide = network.trunk.lm_head.weight
     noise = GaussianNoise(gamma, spread(setting, network), seed=7) if gamma else None
-    numbers, rows = list(range(setting.size(part))), {"losses": [], "scores": [], "distilled": []}
+    numbers, rows = list(range(setting.size(part))), {"losses": [], "scores": [], "distilled": [], "refitted": []}
     if gamma and not isinstance(setting, Video):
         numbers = numbers[: len(numbers) // 2]
     for start in range(0, len(numbers), 50):
@@ -590,6 +601,13 @@ def measure(setting: Setting, network: Exits, part: str, gamma: float) -> dict[s
         if len(outputs) > 1 and not isinstance(setting, SmolLM2 | Video):
             outputs = [setting.read(head, state, False) for head, state in zip(network.probes, states, strict=False)]
             rows["distilled"].append(torch.stack([setting.losses(output, batch) for output in outputs], 1))
+        if refitted is not None:
+            outputs = [
+                setting.read(head, state, place == len(states) - 1)
+                for place, (head, state) in enumerate(zip(refitted, states, strict=True))
+            ]
+            losses = [setting.per_sample(setting.losses(output, batch), batch) for output in outputs]
+            rows["refitted"].append(torch.stack(losses, 1))
     return {name: torch.cat(values).numpy().astype(np.float32) for name, values in rows.items() if values}
 
 
@@ -612,24 +630,42 @@ def cell_file(work: Path, name: str, recipe: str, rate: float, seed: int) -> Pat
 def do(setting: Setting, work: Path, name: str, recipe: str, rate: float, seed: int) -> None:
     """Carry out a cell, unless its file is there."""
     file = cell_file(work, name, recipe, rate, seed)
-    if file.is_file():
+    own = "probe" if recipe == "plain" else recipe
+    if file.is_file() or str(seed) in known()["seeds"].get(name, {}).get(own, {}):
+        return
+    if seed == SEARCH_SEED and validation(work, name, recipe, rate) is not None:
         return
     network, cost = train(setting, recipe, rate, seed)
     found: dict[str, Any] = {"cost": json.dumps(cost)}
-    found["validation"] = measure(setting, network, "validation", 0.8 if name == "ut" else 0.0)["losses"].mean(0)
-    if seed != SEARCH_SEED:
-        for level in (0.0, setting.plan.gamma):
-            for key, values in measure(setting, network, "test", level).items():
+    if seed == SEARCH_SEED:
+        found["validation"] = measure(setting, network, "validation", 0.8 if name == "ut" else 0.0)["losses"].mean(0)
+        shown = found["validation"]
+    else:
+        again = None if recipe.startswith("cut-") or name == "ut" else setting.refitted(network)
+        for level, heads in ((0.0, again), (setting.plan.gamma, None)):
+            for key, values in measure(setting, network, "test", level, heads).items():
                 found[f"{key}_{level:g}"] = values
-        if not recipe.startswith("cut-") and name != "ut":
-            setting.refit(network)
-            for key, values in measure(setting, network, "test", 0.0).items():
-                found[f"refitted_{key}"] = values
+        shown = found["losses_0"].mean(0)
     part = file.with_suffix(".part.npz")
     np.savez_compressed(part, **found)
     part.rename(file)
-    shown = " ".join(f"{value:.4g}" for value in found["validation"])
-    print(f"{name} {recipe} {rate:g} seed {seed}: {cost['seconds']} s, validation losses {shown}", flush=True)
+    losses = " ".join(f"{value:.4g}" for value in shown)
+    print(f"{name} {recipe} {rate:g} seed {seed}: {cost['seconds']} s, losses {losses}", flush=True)
+
+
+@functools.cache
+def known() -> dict[str, Any]:
+    """The results that were collected before, on any machine."""
+    return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"search": {}, "seeds": {}}
+
+
+def validation(work: Path, name: str, recipe: str, rate: float) -> np.ndarray | None:
+    """The validation losses of a cell of the search, from its file or from the results; None where it is not done."""
+    file = cell_file(work, name, recipe, rate, SEARCH_SEED)
+    if file.is_file():
+        return np.load(file)["validation"]
+    losses = known()["search"].get(name, {}).get(recipe, {}).get(f"{rate:g}")
+    return None if losses is None else np.array(losses)
 
 
 def chosen_rate(work: Path, name: str, recipe: str) -> float | None:
@@ -637,10 +673,10 @@ def chosen_rate(work: Path, name: str, recipe: str) -> float | None:
     plan, losses = PLANS[name], {}
     for each in (recipe, "plain"):
         for rate in plan.rates:
-            file = cell_file(work, name, each, rate, SEARCH_SEED)
-            if not file.is_file():
+            found = validation(work, name, each, rate)
+            if found is None:
                 return None
-            losses[each, rate] = np.load(file)["validation"]
+            losses[each, rate] = found
     best = min(losses["plain", rate][-1] for rate in plan.rates)
     if recipe == "plain":
         return min(plan.rates, key=lambda rate: losses["plain", rate][-1])
@@ -654,10 +690,10 @@ def excluded(work: Path, name: str, recipe: str) -> bool:
     """Whether a recipe harms the last layer at every rate of the search, so that it gets no seeds, see the plan."""
     plan = PLANS[name]
     last = {
-        each: [np.load(cell_file(work, name, each, rate, SEARCH_SEED))["validation"][-1] for rate in plan.rates]
+        each: min(losses[-1] for rate in plan.rates if (losses := validation(work, name, each, rate)) is not None)
         for each in (recipe, "plain")
     }
-    return min(last[recipe]) > 1.02 * min(last["plain"])
+    return last[recipe] > 1.02 * last["plain"]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -670,9 +706,8 @@ def run(args: argparse.Namespace) -> None:
         for place, cell in enumerate(cells):
             if place % parts == part:
                 do(setting, args.work, name, *cell)
-        later = [
-            (recipe, seed) for seed in range(plan.seeds) for recipe in (*RECIPES, *(f"cut-{k}" for k in plan.cuts))
-        ]
+        later = [(recipe, seed) for seed in range(plan.seeds) for recipe in RECIPES]
+        later += [(f"cut-{k}", seed) for seed in range(plan.seeds) for k in plan.cuts]
         for place, (recipe, seed) in enumerate(later):
             if place % parts != part:
                 continue
@@ -683,29 +718,16 @@ def run(args: argparse.Namespace) -> None:
             do(setting, args.work, name, recipe, rate, seed)
 
 
-def show(args: argparse.Namespace) -> None:
-    for name, plan in PLANS.items():
-        for level in (0.0, plan.gamma):
-            print(f"\n{name}, γ = {level:g}: mean test loss at exits {plan.exits}, over seeds")
-            for recipe in (*RECIPES, *(f"cut-{k}" for k in plan.cuts)):
-                rate = chosen_rate(args.work, name, "plain" if recipe.startswith("cut-") else recipe)
-                files = [cell_file(args.work, name, recipe, rate or 0.0, seed) for seed in range(plan.seeds)]
-                rows = [np.load(file)[f"losses_{level:g}"].mean(0) for file in files if file.is_file()]
-                if rows:
-                    mean = np.mean(rows, 0)
-                    print(f"  {recipe:11s} {rate:g} ({len(rows)}) " + " ".join(f"{value:.4f}" for value in mean))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["run", "show"])
+    parser.add_argument("command", choices=["run"])
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--models", type=Path, default=Path("models"))
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--settings", nargs="+", choices=list(PLANS), default=list(PLANS))
     parser.add_argument("--part", default="0/1", help="which share of the cells, such as 0/2 [%(default)s]")
     args = parser.parse_args()
-    {"run": run, "show": show}[args.command](args)
+    run(args)
 
 
 if __name__ == "__main__":

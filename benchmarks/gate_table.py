@@ -1,13 +1,14 @@
 """The tables of docs/results/layers.md, from the cells of benchmarks/gate.py: who wins by the rule of the plan.
 
-    python benchmarks/gate_table.py --work FOLDER --out docs/results/layers.json    # collect the cells, then print
-    python benchmarks/gate_table.py --out docs/results/layers.json                  # print what was collected
+    python benchmarks/gate_table.py --work FOLDER    # add the cells to docs/results/layers.json, then print
+    python benchmarks/gate_table.py                  # print what was collected
 
 The file has for each setting and recipe, seed by seed, the mean loss and score of every exit on test data, and how much
 worse the last layer is than plain training's: the 95 % interval of the ratio of the losses, paired by test sample.
 """
 
 import argparse
+import copy
 import json
 import math
 from itertools import combinations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gate import PLANS, RECIPES, SEARCH_SEED, cell_file, chosen_rate
+from gate import PLANS, RECIPES, RESULTS, cell_file, chosen_rate, known, validation
 from scipy.stats import t as student
 
 PRIMARY = (
@@ -49,8 +50,8 @@ def collect(work: Path) -> Cells:
                 entry: dict[str, Any] = {"rate": rate, "seconds": json.loads(str(cell["cost"]))["seconds"]}
                 for level, kind in ((0.0, "clean"), (plan.gamma, "noisy")):
                     entry[kind] = measured(cell, held, f"{level:g}")
-                if "refitted_losses" in cell:
-                    entry["refitted"] = rounded(cell["refitted_losses"].mean(0))
+                if "refitted_0" in cell:
+                    entry["refitted"] = rounded(cell["refitted_0"].mean(0))
                 own = "probe" if recipe == "plain" else recipe
                 found.setdefault(name, {}).setdefault(own, {})[str(seed)] = entry
                 if recipe == "plain" and "distilled_0" in cell:
@@ -63,15 +64,24 @@ def collect(work: Path) -> Cells:
     return found
 
 
+def merged(before: Cells, new: Cells) -> Cells:
+    """What was collected before with what is new; new cells take the place of those before."""
+    found = copy.deepcopy(before)
+    for name, recipes in new.items():
+        for recipe, seeds in recipes.items():
+            found.setdefault(name, {}).setdefault(recipe, {}).update(seeds)
+    return found
+
+
 def searched(work: Path) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Setting → recipe → learning rate → validation losses of the search."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for name, plan in PLANS.items():
         for recipe in RECIPES:
             for rate in plan.rates:
-                file = cell_file(work, name, recipe, rate, SEARCH_SEED)
-                if file.is_file():
-                    losses = rounded(np.load(file)["validation"])
+                losses = validation(work, name, recipe, rate)
+                if losses is not None:
+                    losses = rounded(losses)
                     found.setdefault(name, {}).setdefault(recipe, {})[f"{rate:g}"] = losses
     return found
 
@@ -197,13 +207,12 @@ def table(name: str, cells: dict, kind: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, help="folder of the cells")
-    parser.add_argument("--out", type=Path, required=True, help="file of what they say")
+    parser.add_argument("--work", type=Path, help="folder of the cells to collect")
     args = parser.parse_args()
     if args.work is not None:
-        both = {"search": searched(args.work), "seeds": collect(args.work)}
-        args.out.write_text(json.dumps(both, indent=1) + "\n")
-    both = json.loads(args.out.read_text())
+        both = {"search": searched(args.work), "seeds": merged(known()["seeds"], collect(args.work))}
+        RESULTS.write_text(json.dumps(both, indent=1) + "\n")
+    both = json.loads(RESULTS.read_text())
     search(both["search"])
     found: Cells = both["seeds"]
     primary(found)
