@@ -42,7 +42,7 @@ main(
 # ``probe`` is plain training: the model learns by its last layer, and readouts beside it learn to read the others.
 # ``linear`` lets the model hear all layers, layer l with the weight l/L. Both get an own readout for each layer.
 
-words = ["--model", model, "--data", data, "--exits", "own", "--pooling", "mean", "--max-length", "64"]
+words = ["--model", model, "--data", data, "--pooling", "mean", "--max-length", "64"]
 words += [
     "--max-steps",
     "100",

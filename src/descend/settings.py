@@ -320,6 +320,10 @@ class TrainingDefaults(SimpleNamespace):
         return TrainingDefaults(**vars(self) | arguments)
 
 
+USEFUL_LAYERS = {"method": "linear", "exits": "own", "head_lr_ratio": 10.0}
+"""What recipes for any pretrained model train with, chosen by docs/results/layers.md."""
+
+
 @dataclass(frozen=True)
 class WorkloadSettings:
     """Where the data are, and the noise that a model is evaluated with.
@@ -491,7 +495,7 @@ class ClassifierSettings(PretrainedSettings, TextSettings):
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
     pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))
 
-    training = TextSettings.pretrained
+    training = pretrained = TextSettings.pretrained.but(**USEFUL_LAYERS)
 
 
 @dataclass(frozen=True)
@@ -554,6 +558,7 @@ class ImageSettings(PretrainedSettings, RecipeSettings):
         eval_strategy="epoch",
         save_strategy="epoch",
         dual_optim_args=PRETRAINED_DUAL,
+        **USEFUL_LAYERS,
     )
 
 
@@ -595,7 +600,7 @@ class LanguageModelSettings(PretrainedSettings, LanguageSettings):
 
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
 
-    training = LanguageSettings.pretrained
+    training = pretrained = LanguageSettings.pretrained.but(**USEFUL_LAYERS, exit_share=1 / 16)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,31 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
 
 
 @pytest.mark.parametrize(
+    ("name", "given", "method", "exits", "ratio"),
+    [
+        ("text", {}, "linear", "own", 10.0),
+        ("image", {}, "linear", "own", 10.0),
+        ("lm", {}, "linear", "own", 10.0),
+        ("text", {"inner_weight": 0.5}, "linear", "own", 10.0),
+        ("text", {"method": "erm"}, "erm", "own", 10.0),
+        ("text", {"strength": 0.5}, "constrained", "own", 10.0),  # who gives bounds asks for constraints
+        ("image", {"dual_lr": 0.1}, "constrained", "own", 10.0),
+        ("text", {"preset": "paper", "dataset": "imdb"}, "constrained", "shared", 1.0),
+        ("lm", {"preset": "paper"}, "constrained", "shared", 1.0),
+        ("text", {"preset": "paper", "dataset": "imdb", "method": "probe"}, "probe", None, 1.0),
+        ("lm", {"lora": "q_proj"}, "constrained", None, 1.0),  # own exits are not saved beside adapters
+        ("text-distilbert", {"model": "some/model"}, "constrained", None, 1.0),  # the paper's recipes
+        ("video-ut", {}, "constrained", None, 1.0),
+    ],
+)
+def test_what_trains_where_no_method_is_given(name, given, method, exits, ratio):
+    settings = {"model": "some/model"} if RECIPES.needs_model(name) else {}
+    arguments = configure(name, data="generated", output_dir="run", **settings | given).arguments
+    assert (arguments.method, arguments.exits, arguments.head_lr_ratio) == (method, exits, ratio)
+    assert RECIPES.usual_method(name) == configure(name, data="generated", output_dir="run", **settings).arguments.method
+
+
+@pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
         ("video-tu", {}, "no recipe 'video-tu'"),

@@ -60,6 +60,10 @@ _PREPARED = {
 }
 
 
+OF_ADAPTERS = {"learning_rate": 2e-4, "method": "constrained", "exits": None, "head_lr_ratio": 1.0, "exit_share": 1.0}
+"""Training arguments of adapters, beside which own exits would not be saved."""
+
+
 class LanguageRecipe(LanguageSettings, Recipe):
     """The base recipe of instruction tuning: a language model learns the answers to prompts, token by token.
 
@@ -98,7 +102,7 @@ class LanguageRecipe(LanguageSettings, Recipe):
         """Training arguments of these settings: small steps for a pretrained model, larger ones for adapters."""
         if self.model == SMALL:
             return self.training
-        return self.pretrained.but(learning_rate=2e-4) if self.lora else self.pretrained
+        return self.pretrained.but(**OF_ADAPTERS) if self.lora else self.pretrained
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""

@@ -113,6 +113,9 @@ _LANGUAGE = Preset(
     },
 )
 
+# Printed: the readout of the last layer reads them all, and nothing has a rate of its own.
+_SHARED = {"exits": "shared", "head_lr_ratio": 1.0}
+
 # Printed in Table 1 under lost heads: DUST 6.50 0.75, UT 5.50 0.78, ViT 0.44 0.71. Guessed: the first is the cap, which
 # fits the loss of the noisy input, 6.56; and the second is 1 − α.
 _OF_MODEL = {
@@ -129,9 +132,10 @@ _OF_MODEL = {
     "text-distilbert": _ENCODER | Preset({"readout": "linear"}),
     "text-roberta": _ENCODER | Preset({"readout": "linear"}),
     # Any encoder in place of DistilBERT, with a new head as like the paper's as there is: it reads [CLS].
-    "text": _ENCODER | Preset({"pooling": "cls"}),
+    "text": _ENCODER | Preset({"pooling": "cls"}, _SHARED),
     "llm-sft": _LANGUAGE | Preset({"dropout": 0.05}),
-    "lm": _LANGUAGE,  # any language model in place of Llama; its dropout is its own
+    # Any language model in place of Llama; its dropout is its own.
+    "lm": _LANGUAGE | Preset(training=_SHARED | {"exit_share": 1.0}),
 }
 
 # Printed in Table 2, recipe and data set: γ, and 1.07, 1.99, 3.45, 1.98 in the last column. Guessed: the cap. A model
