@@ -130,7 +130,7 @@ SMALL = Scale(
         "MiniLM": Model(
             "text",
             {**TEXTS, "max_steps": 250, "eval_steps": 125, "save_steps": 125, "head_lr_ratio": 10.0, "pooling": "mean"}
-            | {"learning_rate": 1e-4},
+            | {"learning_rate": 1e-4, "exits": "shared"},
             paper={"dual_warmup_steps": 0.2},
             trials=TRIALS["MiniLM"],
             levels=ABSOLUTE,
@@ -151,7 +151,8 @@ SMALL = Scale(
             "lm",
             {**STEPS, "max_steps": 40, "per_device_train_batch_size": 4, "max_length": 48, "exit_share": 0.25}
             | {"eval_strategy": "no", "load_best_model_at_end": False, "save_steps": 20, "logging_steps": 5}
-            | {"learning_rate": 5e-5, "model": "{models}/smollm2", "validation_share": 0.01},
+            | {"learning_rate": 5e-5, "model": "{models}/smollm2", "validation_share": 0.01}
+            | {"exits": "shared", "head_lr_ratio": 1.0},
             paper={"alpha": 0.05, "cap": 12.0, "dual_warmup_steps": 0.2},
             levels=(0, 0.5, 1),
             relative=False,

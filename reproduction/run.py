@@ -47,6 +47,8 @@ class Study:
         scale: Its scale.
         data: This machine's folder of data sets.
         models: That of pretrained models.
+        known: A file that ``collect`` wrote of an earlier part of the study, perhaps on another machine; its cells are
+            not run again.
     """
 
     folder: Path
@@ -54,16 +56,25 @@ class Study:
     scale: Scale
     data: Path = Path("data")
     models: Path = Path("models")
+    known: Path | None = None
 
     @property
     def places(self) -> dict[str, Path]:
         """Placeholder in options → folder."""
         return {"data": self.data.absolute(), "models": self.models.absolute(), "here": Path(__file__).parent}
 
+    @cached_property
+    def earlier(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The head of the file ``known``, and its rows by the cell's name."""
+        if self.known is None:
+            return {"chosen": {}, "edges": []}, {}
+        head, *rows = map(json.loads, self.known.read_text("utf-8").splitlines())
+        return head, {row["name"]: row for row in rows}
+
     @property
     def chosen(self) -> dict[str, Any]:
         """What the searches chose so far, by search."""
-        return read_json(self.folder / CHOSEN_FILE) or {}
+        return self.earlier[0]["chosen"] | (read_json(self.folder / CHOSEN_FILE) or {})
 
     def cells(self) -> list[Cell]:
         """All cells, in the order of worth."""
@@ -75,7 +86,9 @@ class Study:
 
     def state(self, cell: Cell) -> str:
         """``done``, ``failed``, ``waits``, ``no data`` or ``to do``."""
-        folder = self.of(cell)
+        folder, row = self.of(cell), self.row(cell)
+        if row is not None:
+            return "failed" if row["diverged"] else "done"
         if (folder / RUN / "summary.json").is_file():
             return "done"
         if (folder / FAILED_FILE).is_file():
@@ -85,9 +98,17 @@ class Study:
         missing = [path for path in cell.paths() if not Path(path.format_map(self.places)).exists()]
         return "no data" if missing else "to do"
 
+    def row(self, cell: Cell) -> Any:
+        """A cell's row in the file ``known``; None if it is not there, or is a trial of a search without a choice."""
+        head, rows = self.earlier
+        open_search = cell.panel == SEARCH and search_key(cell.model, cell.form, cell.arm) not in head["chosen"]
+        return None if open_search else rows.get(cell.name)
+
     def seconds(self, known: Sequence[Cell]) -> "Seconds":
         """Estimates of the seconds of cells, by those that are done."""
-        taken = [(cell, (read_json(self.of(cell) / CELL_FILE) or {}).get("seconds")) for cell in known]
+        taken = [
+            (cell, (self.row(cell) or read_json(self.of(cell) / CELL_FILE) or {}).get("seconds")) for cell in known
+        ]
         return Seconds(self.scale, [(cell, float(seconds)) for cell, seconds in taken if seconds])
 
     def choose(self) -> None:

@@ -215,8 +215,11 @@ def write(study: Study, out: Path) -> int:
 def collected(study: Study) -> list[dict[str, Any]]:
     """A head, and a row for each cell that is done or diverged, from the files of their folders."""
     rows: list[dict[str, Any]] = []
-    edges: list[float] = []
+    edges: list[float] = study.earlier[0]["edges"]
     for cell in study.cells():
+        if (row := study.row(cell)) is not None:
+            rows.append(row)
+            continue
         folder = study.of(cell)
         summary, failed = (read_json(folder / name) for name in (f"{RUN}/summary.json", FAILED_FILE))
         fields = {name: value for name, value in cell.fields.items() if name not in ("evaluate", "complete")}

@@ -73,10 +73,10 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
     ],
 )
 def test_what_trains_where_no_method_is_given(name, given, method, exits, ratio):
-    settings = {"model": "some/model"} if RECIPES.needs_model(name) else {}
-    arguments = configure(name, data="generated", output_dir="run", **settings | given).arguments
+    settings = {"data": "generated", "output_dir": "run", **({"model": "a/b"} if RECIPES.needs_model(name) else {})}
+    arguments = configure(name, **settings | given).arguments
     assert (arguments.method, arguments.exits, arguments.head_lr_ratio) == (method, exits, ratio)
-    assert RECIPES.usual_method(name) == configure(name, data="generated", output_dir="run", **settings).arguments.method
+    assert RECIPES.usual_method(name) == configure(name, **settings).arguments.method
 
 
 @pytest.mark.parametrize(

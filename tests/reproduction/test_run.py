@@ -12,9 +12,10 @@ import pytest
 
 from descend.results import locked
 from reproduction.__main__ import main
-from reproduction.cells import SEARCH, SEARCH_SEED, Row
+from reproduction.cells import SEARCH, SEARCH_SEED, Row, search_key
 from reproduction.grids import SCALES
 from reproduction.run import FAILED_FILE, RUN, Session, Study, listing, read_json, write_json
+from reproduction.table import collected
 
 SMOKE = SCALES["smoke"]
 ROWS = [Row("main", "UT", ["scenes"], [2], [0.8], ["linear"], [0], ["untied"])]
@@ -142,3 +143,25 @@ def test_two_sessions_share_a_study(tmp_path, monkeypatch):
     assert [json.dumps(cell.name) in json.dumps(words) for _, words in called] == [False, False]
     lock.release()
     assert Session(shared).go(workers=2) == 0 and len(called) == 4 and os.listdir(shared.folder / "cells")
+
+
+def test_cells_that_were_collected_are_not_run_again(tmp_path, capsys):
+    """A study goes on from the file of an earlier part, whose folders are lost."""
+    before, file = tmp_path / "before", tmp_path / "study.jsonl"
+    words = ["run", "UT-2_scenes_0.8_erm_untied_s", "--scale", "smoke", "--workers", "2"]
+    first = study(before)
+    cell, other = first.cells()[0], replace(first.cells()[0], seed=1)
+    head = {"scale": "smoke", "chosen": {}, "edges": [0.0, 1.0]}
+    rows = [{"name": cell.name, "diverged": None, "seconds": 9}, {"name": other.name, "diverged": "not finite"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)))
+    after = replace(study(tmp_path / "after"), known=file)
+    assert [first.state(cell), after.state(cell), after.state(other)] == ["to do", "done", "failed"]
+    assert collected(after) == [head, rows[0]] and after.seconds([cell]).of(cell) == 9
+    trial = replace(cell, panel=SEARCH)
+    assert after.state(trial) == "to do"  # its search has no choice yet, for which the trial's files are needed
+    head["chosen"] = {search_key(cell.model, cell.form, cell.arm): {}}
+    file.write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)))
+    assert replace(after, known=file).state(trial) == "done" and Session(after).go(1) == 0
+    with pytest.raises(SystemExit):
+        main([*words, "--out", str(tmp_path / "after"), "--known", str(before)])
+    assert f"--known must be a file that collect wrote of scale smoke; got {before}." in capsys.readouterr().err
