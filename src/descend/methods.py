@@ -23,17 +23,16 @@ def settings_of_others(*methods: str) -> set[str]:
     return set().union(*(settings for name, settings in METHODS.items() if name not in methods))
 
 
-def check_method(settings: Mapping[str, Any], usual: str) -> None:
+def check_method(settings: Mapping[str, Any]) -> None:
     """Refuse settings that the method does not use.
 
     Args:
         settings: The given settings by name.
-        usual: The method where they name none.
 
     Raises:
         InputError: If one belongs to another method.
     """
-    chosen = settings.get("method", usual)
+    chosen = settings.get("method", "constrained")
     for method, names in METHODS.items():
         if method != chosen and (strange := sorted(names & settings.keys())):
             flags = ", ".join(f"--{each.replace('_', '-')}" for each in strange)

@@ -320,7 +320,7 @@ class TrainingDefaults(SimpleNamespace):
         return TrainingDefaults(**vars(self) | arguments)
 
 
-USEFUL_LAYERS = {"method": "linear", "exits": "own", "head_lr_ratio": 10.0}
+USEFUL_LAYERS = {"strength": 0.8, "exits": "own", "head_lr_ratio": 10.0}
 """What recipes for any pretrained model train with, chosen by docs/results/layers.md."""
 
 

@@ -55,28 +55,25 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "method", "exits", "ratio"),
+    ("name", "given", "exits", "ratio", "strength"),
     [
-        ("text", {}, "linear", "own", 10.0),
-        ("image", {}, "linear", "own", 10.0),
-        ("lm", {}, "linear", "own", 10.0),
-        ("text", {"inner_weight": 0.5}, "linear", "own", 10.0),
-        ("text", {"method": "erm"}, "erm", "own", 10.0),
-        ("text", {"strength": 0.5}, "constrained", "own", 10.0),  # who gives bounds asks for constraints
-        ("image", {"dual_lr": 0.1}, "constrained", "own", 10.0),
-        ("text", {"preset": "paper", "dataset": "imdb"}, "constrained", "shared", 1.0),
-        ("lm", {"preset": "paper"}, "constrained", "shared", 1.0),
-        ("text", {"preset": "paper", "dataset": "imdb", "method": "probe"}, "probe", None, 1.0),
-        ("lm", {"lora": "q_proj"}, "constrained", None, 1.0),  # own exits are not saved beside adapters
-        ("text-distilbert", {"model": "some/model"}, "constrained", None, 1.0),  # the paper's recipes
-        ("video-ut", {}, "constrained", None, 1.0),
+        ("text", {}, "own", 10.0, 0.8),
+        ("image", {}, "own", 10.0, 0.8),
+        ("lm", {}, "own", 10.0, 0.8),
+        ("text", {"method": "erm", "strength": 0.5}, "own", 10.0, 0.5),
+        ("image", {"alpha": 0.1}, "own", 10.0, None),
+        ("text", {"preset": "paper", "dataset": "imdb"}, "shared", 1.0, None),
+        ("lm", {"preset": "paper"}, "shared", 1.0, None),
+        ("text", {"preset": "paper", "dataset": "imdb", "method": "probe"}, None, 1.0, None),  # it trains own exits
+        ("lm", {"lora": "q_proj"}, None, 1.0, None),  # own exits are not saved beside adapters
+        ("text-distilbert", {"model": "a/b"}, None, 1.0, None),  # the paper's recipes
+        ("video-ut", {}, None, 1.0, 0.7),
     ],
 )
-def test_what_trains_where_no_method_is_given(name, given, method, exits, ratio):
+def test_recipes_of_pretrained_models_ask_for_useful_layers(name, given, exits, ratio, strength):
     settings = {"data": "generated", "output_dir": "run", **({"model": "a/b"} if RECIPES.needs_model(name) else {})}
     arguments = configure(name, **settings | given).arguments
-    assert (arguments.method, arguments.exits, arguments.head_lr_ratio) == (method, exits, ratio)
-    assert RECIPES.usual_method(name) == configure(name, **settings).arguments.method
+    assert (arguments.exits, arguments.head_lr_ratio, arguments.strength) == (exits, ratio, strength)
 
 
 @pytest.mark.parametrize(

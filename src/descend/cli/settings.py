@@ -73,7 +73,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
         raise SystemExit(0)
     given = given_settings(words)
     name, resume = given.pop("recipe"), given.pop("resume", False)
-    check_method(given, RECIPES.usual_method(name))  # before PyTorch is imported
+    check_method(given)  # before PyTorch is imported
 
     from descend.recipes import configure
 

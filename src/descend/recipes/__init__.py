@@ -144,10 +144,6 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         """The settings of a recipe; imports nothing."""
         return self._entries[name].settings
 
-    def usual_method(self, name: str) -> str:
-        """The method of a recipe where none is given; imports nothing."""
-        return vars(self.settings(name).training).get("method", "constrained")
-
     def needs_model(self, name: str) -> bool:
         """Whether a recipe trains a pretrained model, which must be named; imports nothing."""
         return issubclass(self.settings(name), settings.PretrainedSettings)

@@ -49,7 +49,7 @@ def configure(name: str, **settings: Any) -> Configured:
             f"{name} has no settings {', '.join(sorted(unknown))}; descend train {name} --help lists them."
         )
     RECIPES.check_given(name, settings)
-    check_method(settings, RECIPES.usual_method(name))
+    check_method(settings)
     preset = Preset()
     if settings.get("preset") is not None:
         usual = of_recipe["dataset"].default if "dataset" in of_recipe else "imdb"

@@ -60,7 +60,7 @@ _PREPARED = {
 }
 
 
-OF_ADAPTERS = {"learning_rate": 2e-4, "method": "constrained", "exits": None, "head_lr_ratio": 1.0, "exit_share": 1.0}
+OF_ADAPTERS = {"learning_rate": 2e-4, "strength": None, "exits": None, "head_lr_ratio": 1.0, "exit_share": 1.0}
 """Training arguments of adapters, beside which own exits would not be saved."""
 
 

@@ -44,14 +44,10 @@ def all_measured_are_saved(args: Mapping[str, Any]) -> bool:
 def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Drop those defaults of a recipe or a preset that contradict a given setting.
 
-    Whoever gives bounds, or a setting of the multipliers, asks for the method that has some.
-
     Args:
         values: Training arguments by name, which change.
         given: Those that the user gave.
     """
-    if "method" not in given and (given.keys() & OF_CONSTRAINTS or given.get("preset")):
-        values["method"] = "constrained"
     if CLASSES[values["method"]].own_exits and "exits" not in given:
         values["exits"] = None
     if "num_train_epochs" in given and "max_steps" not in given:
@@ -75,11 +71,6 @@ REFUSED = {
 
 USED_BY_ALL = {"preset", "exits", "head_lr_ratio", "calibrate", "patience"}
 """Settings of Descend that every method uses."""
-
-OF_CONSTRAINTS = (
-    DescentSettings.__annotations__.keys() - settings_of_others() - USED_BY_ALL - {"method", "dataloader_pin_memory"}
-)
-"""Settings of Descend that the constrained method alone uses."""
 
 MEASURED = ("feasible", "loss", "merit", "violation")
 """What every evaluation measures beside the task's metric, see `metric_for_best_model`."""
