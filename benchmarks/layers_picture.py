@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from gate import PLANS, RESULTS
 
 SETTINGS = {"minilm": "MiniLM on film reviews", "dinov2": "DINOv2-S on digits"}
@@ -41,6 +42,9 @@ def main(out: Path) -> None:
             for what, values in (("loss", mean), ("accuracy", scores.mean(0))):
                 print(f"  {what}", *(f"{value:.4f}" for value in values))
         axis.set(xlabel="layer", ylabel="loss on test data", yscale="log", title=title)
+        axis.yaxis.set_major_locator(FixedLocator([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 1, 1.5]))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
         axis.legend(title="layers within 2 % (green)", fontsize=8, title_fontsize=8)
     figure.savefig(out, dpi=130)
 

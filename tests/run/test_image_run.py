@@ -105,8 +105,8 @@ def test_the_guides_commands_and_python_run(models, tmp_path, monkeypatch):
 
 @pytest.mark.skipif("DESCEND_PRETRAINED" not in os.environ, reason="DESCEND_PRETRAINED, a folder of models, is not set")
 def test_a_real_dinov2_learns_digits(tmp_path):
-    words = "--image-size 28 --keep-layers 3 --per-device-train-batch-size 32 --max-steps 30 --eval-steps 30"
-    words += " --save-steps 30"
+    words = "--image-size 28 --keep-layers 3 --per-device-train-batch-size 32 --max-steps 45 --eval-steps 45"
+    words += " --save-steps 45"
     out = train(Path(os.environ["DESCEND_PRETRAINED"], "dinov2"), tmp_path / "run", words, data="digits")
     saved = run.loading.of_run(out, "model")
     assert saved.recipe.load(saved.restored).test[0]["pixel_values"].shape == (3, 28, 28)
