@@ -11,8 +11,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from gate import PLANS, RESULTS
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 SETTINGS = {"minilm": "MiniLM on film reviews", "dinov2": "DINOv2-S on digits"}
 NAMES = {"probe": "plain training, readouts beside it", "linear-1": "weights l/L", "descent-.8": "Descend's default"}
