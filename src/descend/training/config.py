@@ -48,7 +48,8 @@ def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> N
         values: Training arguments by name, which change.
         given: Those that the user gave.
     """
-    if CLASSES[values["method"]].own_exits and "exits" not in given:
+    method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
+    if method is not None and method.own_exits and "exits" not in given:
         values["exits"] = None
     if "num_train_epochs" in given and "max_steps" not in given:
         values["max_steps"] = -1  # the recipe's number of steps would override the epochs
