@@ -1,8 +1,8 @@
 """Which recipe makes inner layers useful and leaves the last one unharmed? The runs of benchmarks/layers_plan.md.
 
-    python benchmarks/gate.py run --work FOLDER --models FOLDER --data FOLDER [--settings minilm …] [--part 0/2]
+    python benchmarks/gate.py --work FOLDER --models FOLDER --data FOLDER [--settings minilm …] [--part 0/2]
 
-A cell is one training run: setting, recipe, learning rate, seed. `run` does the cells that FOLDER does not hold yet:
+A cell is one training run: setting, recipe, learning rate, seed. It runs the cells that FOLDER does not hold yet:
 first the search of learning rates, then the seeds at the rates that it chose. Cells that docs/results/layers.json has
 are not run again. Each cell is one file with the losses and scores of every test sample at every exit. Models are those
 of Transformers in FOLDER/minilm, FOLDER/dinov2 and FOLDER/smollm2, in single precision; data are aclImdb, MNIST's IDX
@@ -16,7 +16,7 @@ import gzip
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -576,6 +576,12 @@ def batches(size: int, batch: int, seed: int, steps: int) -> Iterator[list[int]]
         order = order[batch:]
 
 
+def read_all(setting: Setting, heads: Iterable[nn.Module], states: list[Tensor]) -> list[Tensor]:
+    """What heads say of the states of their exits."""
+    pairs = enumerate(zip(heads, states, strict=True))
+    return [setting.read(head, state, place == len(states) - 1) for place, (head, state) in pairs]
+
+
 @torch.no_grad()
 def measure(
     setting: Setting, network: Exits, part: str, gamma: float, refitted: list[nn.Module] | None = None
@@ -592,22 +598,15 @@ def measure(
         chosen = numbers[start : start + 50]
         batch = setting.batch(part, chosen)
         states = noisy_states(setting, network, batch, noise, chosen)
-        outputs = [
-            setting.read(head, state, place == len(states) - 1)
-            for place, (head, state) in enumerate(zip(network.heads, states, strict=True))
-        ]
+        outputs = read_all(setting, network.heads, states)
         rows["losses"].append(torch.stack([setting.per_sample(setting.losses(o, batch), batch) for o in outputs], 1))
         rows["scores"].append(torch.stack([setting.per_sample(setting.scores(o, batch), batch) for o in outputs], 1))
         if len(outputs) > 1 and not isinstance(setting, SmolLM2 | Video):
             outputs = [setting.read(head, state, False) for head, state in zip(network.probes, states, strict=False)]
             rows["distilled"].append(torch.stack([setting.losses(output, batch) for output in outputs], 1))
         if refitted is not None:
-            outputs = [
-                setting.read(head, state, place == len(states) - 1)
-                for place, (head, state) in enumerate(zip(refitted, states, strict=True))
-            ]
-            losses = [setting.per_sample(setting.losses(output, batch), batch) for output in outputs]
-            rows["refitted"].append(torch.stack(losses, 1))
+            losses = [setting.losses(output, batch) for output in read_all(setting, refitted, states)]
+            rows["refitted"].append(torch.stack([setting.per_sample(each, batch) for each in losses], 1))
     return {name: torch.cat(values).numpy().astype(np.float32) for name, values in rows.items() if values}
 
 
@@ -630,8 +629,7 @@ def cell_file(work: Path, name: str, recipe: str, rate: float, seed: int) -> Pat
 def do(setting: Setting, work: Path, name: str, recipe: str, rate: float, seed: int) -> None:
     """Carry out a cell, unless its file is there."""
     file = cell_file(work, name, recipe, rate, seed)
-    own = "probe" if recipe == "plain" else recipe
-    if file.is_file() or str(seed) in known()["seeds"].get(name, {}).get(own, {}):
+    if file.is_file() or str(seed) in known()["seeds"].get(name, {}).get(named(recipe), {}):
         return
     if seed == SEARCH_SEED and validation(work, name, recipe, rate) is not None:
         return
@@ -651,6 +649,11 @@ def do(setting: Setting, work: Path, name: str, recipe: str, rate: float, seed: 
     part.rename(file)
     losses = " ".join(f"{value:.4g}" for value in shown)
     print(f"{name} {recipe} {rate:g} seed {seed}: {cost['seconds']} s, losses {losses}", flush=True)
+
+
+def named(recipe: str) -> str:
+    """A recipe's name in the results: plain training comes with probes."""
+    return "probe" if recipe == "plain" else recipe
 
 
 @functools.cache
@@ -720,7 +723,6 @@ def run(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["run"])
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--models", type=Path, default=Path("models"))
     parser.add_argument("--data", type=Path, default=Path("data"))

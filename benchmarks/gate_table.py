@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gate import PLANS, RECIPES, RESULTS, cell_file, chosen_rate, known, validation
+from gate import PLANS, RECIPES, RESULTS, cell_file, chosen_rate, known, named, validation
 from scipy.stats import t as student
 
 PRIMARY = (
@@ -52,8 +52,7 @@ def collect(work: Path) -> Cells:
                     entry[kind] = measured(cell, held, f"{level:g}")
                 if "refitted_0" in cell:
                     entry["refitted"] = rounded(cell["refitted_0"].mean(0))
-                own = "probe" if recipe == "plain" else recipe
-                found.setdefault(name, {}).setdefault(own, {})[str(seed)] = entry
+                found.setdefault(name, {}).setdefault(named(recipe), {})[str(seed)] = entry
                 if recipe == "plain" and "distilled_0" in cell:
                     told = {
                         kind: entry[kind]
@@ -167,8 +166,11 @@ def percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f}"
 
 
-def table(name: str, cells: dict, kind: str) -> None:
-    """Mean losses of a setting's recipes at each exit, the last layer's harm, where they are worse, and time."""
+def table(name: str, cells: dict, kind: str) -> dict[str, set[int]]:
+    """Mean losses of a setting's recipes at each exit, K, the last layer's harm, where they are worse, and time.
+
+    K is the first exit from which on all means are within 2 % of plain training's last. Returns where they are worse.
+    """
     plan = PLANS[name]
     order = ["probe", "distilled", *RECIPES[1:], *(f"cut-{layers}" for layers in plan.cuts)]
     whole = [recipe for recipe in order if recipe in cells and not recipe.startswith("cut-")]
@@ -181,14 +183,16 @@ def table(name: str, cells: dict, kind: str) -> None:
             worse[other] |= {layer for layer, end in zip(plan.exits, high, strict=True) if end < 0}
     print(f"\n{name}, {kind}: mean test loss by exit\n")
     heads = " | ".join(map(str, plan.exits))
-    print(f"| recipe | seeds | {heads} | last against plain, % | harmed | worse than another at | s |")
-    print("|---|---:|" + "---:|" * len(plan.exits) + "---:|---:|---|---:|")
+    print(f"| recipe | seeds | {heads} | K | last against plain, % | harmed | worse than another at | s |")
+    print("|---|---:|" + "---:|" * len(plan.exits) + "---:|---:|---:|---|---:|")
+    limit = (1 + HARM) * np.mean([run[kind]["losses"][-1] for run in cells["probe"].values()])
     for recipe in order:
         runs = [cells[recipe][seed] for seed in sorted(cells.get(recipe, {}))]
         if not runs:
             continue
         losses = np.mean([run[kind]["losses"] for run in runs], 0)
         shown = [f"{value:.4g}" for value in losses]
+        enough = [layer for place, layer in enumerate(plan.exits[-len(losses) :]) if max(losses[place:]) <= limit]
         if recipe.startswith("cut-"):
             layers = int(recipe.removeprefix("cut-"))
             shown = [shown[0] if layer == layers else "" for layer in plan.exits]
@@ -198,11 +202,13 @@ def table(name: str, cells: dict, kind: str) -> None:
         at = ", ".join(map(str, sorted(worse.get(recipe, set())))) if recipe in worse else ""
         seconds = [run["seconds"] for run in runs if "seconds" in run]
         time = f"{np.mean(seconds):.0f}" if seconds else ""
-        print(f"| {recipe} | {len(runs)} | {' | '.join(shown)} | {last} | {harmed} | {at} | {time} |")
+        k = enough[0] if enough and recipe in worse else ""
+        print(f"| {recipe} | {len(runs)} | {' | '.join(shown)} | {k} | {last} | {harmed} | {at} | {time} |")
     floor = [run[kind]["losses"][-1] for run in cells.get("probe", {}).values()]
     if len(floor) > 1:
         spread = 100 * np.std(np.log(floor), ddof=1)
         print(f"\nFloor: plain training's last loss differs by {spread:.1f} % from seed to seed.")
+    return worse
 
 
 def main() -> None:
@@ -216,9 +222,11 @@ def main() -> None:
     search(both["search"])
     found: Cells = both["seeds"]
     primary(found)
-    for name, cells in found.items():
-        for kind in ("clean", "noisy"):
-            table(name, cells, kind)
+    worse = {kind: {name: table(name, cells, kind) for name, cells in found.items()} for kind in ("clean", "noisy")}
+    print("\nExits of all settings at which a recipe is worse than another, clean: the rule\n")
+    for recipe in ("probe", "distilled", *RECIPES[1:]):
+        places = {name: sorted(each[recipe]) for name, each in worse["clean"].items() if recipe in each}
+        print(f"{recipe}: {sum(map(len, places.values()))} in {len(places)} settings")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """python -m reproduction: the paper's figures and tables, run and drawn, from a checkout of Descend."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     page = commands.add_parser("page", help="draw figures, tables and the page")
     page.add_argument("study", type=Path, help="a study's folder, or the file that collect wrote")
     page.add_argument("--out", type=Path, required=True, help="folder for them")
-    for name in ("run", "list", "collect", "page"):
+    for name in ("run", "list", "collect"):
         commands.choices[name].add_argument("--known", type=Path, help="file of collect, whose cells are done [none]")
     dry = commands.add_parser("dry-run", help="what scale paper needs in memory and hours")
     dry.add_argument("--tflops", type=float, default=20.0, help="a GPU's sustained TFLOP/s, an assumption [20]")
@@ -68,29 +68,28 @@ def _knowing(study: Study, given: argparse.Namespace, parser: argparse.ArgumentP
     """The study with the rows of ``--known``."""
     if given.known is None:
         return study
-    if not given.known.is_file() or json.loads(given.known.open().readline())["scale"] != study.name:
-        parser.error(f"--known must be a file that collect wrote of scale {study.name}; got {given.known}.")
-    return replace(study, known=given.known)
+    known = replace(study, known=given.known)
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if known.earlier[0]["scale"] == study.name:
+            return known
+    parser.error(f"--known must be a file that collect wrote of scale {study.name}; got {given.known}.")
 
 
-def _read(given: argparse.Namespace, parser: argparse.ArgumentParser) -> Any:
+def _read(folder: Path, parser: argparse.ArgumentParser) -> Any:
     """The study of a folder, or the file itself."""
-    folder = given.study
     begun = read_json(folder / STUDY_FILE) if folder.is_dir() else None
     if begun is None and not folder.is_file():
         parser.error(f"{folder} must be a study's folder, with {STUDY_FILE}, or a file that collect wrote.")
-    if begun is None:
-        return folder
-    return _knowing(Study(folder.absolute(), begun["scale"], SCALES[begun["scale"]]), given, parser)
+    return folder if begun is None else Study(folder.absolute(), begun["scale"], SCALES[begun["scale"]])
 
 
 def _collect(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from reproduction.table import write
 
-    study = _read(given, parser)
+    study = _read(given.study, parser)
     if not isinstance(study, Study):
         parser.error(f"{given.study} must be a study's folder.")
-    print(f"{write(study, given.out)} rows in {given.out}")
+    print(f"{write(_knowing(study, given, parser), given.out)} rows in {given.out}")
     return 0
 
 
@@ -98,7 +97,7 @@ def _page(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from reproduction.page import write
     from reproduction.table import read
 
-    print(write(read(_read(given, parser)), given.out))
+    print(write(read(_read(given.study, parser)), given.out))
     return 0
 
 

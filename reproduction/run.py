@@ -99,10 +99,15 @@ class Study:
         return "no data" if missing else "to do"
 
     def row(self, cell: Cell) -> Any:
-        """A cell's row in the file ``known``; None if it is not there, or is a trial of a search without a choice."""
+        """A cell's row in the file ``known``.
+
+        None if it is not there, if the cell was run here, or for a trial of a search without a choice, which needs its
+        trials' own files.
+        """
         head, rows = self.earlier
         open_search = cell.panel == SEARCH and search_key(cell.model, cell.form, cell.arm) not in head["chosen"]
-        return None if open_search else rows.get(cell.name)
+        here = (self.of(cell) / RUN / "summary.json").is_file()
+        return None if open_search or here else rows.get(cell.name)
 
     def seconds(self, known: Sequence[Cell]) -> "Seconds":
         """Estimates of the seconds of cells, by those that are done."""

@@ -146,7 +146,7 @@ def test_two_sessions_share_a_study(tmp_path, monkeypatch):
 
 
 def test_cells_that_were_collected_are_not_run_again(tmp_path, capsys):
-    """A study goes on from the file of an earlier part, whose folders are lost."""
+    """Cells in the file of an earlier part count as done, although their folders are lost."""
     before, file = tmp_path / "before", tmp_path / "study.jsonl"
     words = ["run", "UT-2_scenes_0.8_erm_untied_s", "--scale", "smoke", "--workers", "2"]
     first = study(before)

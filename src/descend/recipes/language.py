@@ -60,10 +60,6 @@ _PREPARED = {
 }
 
 
-OF_ADAPTERS = {"learning_rate": 2e-4, "strength": None, "exits": None, "head_lr_ratio": 1.0, "exit_share": 1.0}
-"""Training arguments of adapters, beside which own exits would not be saved."""
-
-
 class LanguageRecipe(LanguageSettings, Recipe):
     """The base recipe of instruction tuning: a language model learns the answers to prompts, token by token.
 
@@ -99,10 +95,13 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     @property
     def defaults(self) -> TrainingDefaults:
-        """Training arguments of these settings: small steps for a pretrained model, larger ones for adapters."""
+        """Training arguments of these settings: small steps for a pretrained model, larger ones for adapters.
+
+        Adapters share one readout, because own exits would not be saved beside them.
+        """
         if self.model == SMALL:
             return self.training
-        return self.pretrained.but(**OF_ADAPTERS) if self.lora else self.pretrained
+        return LanguageSettings.pretrained.but(learning_rate=2e-4) if self.lora else self.pretrained
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""
