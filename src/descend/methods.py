@@ -8,6 +8,7 @@ from descend.errors import InputError
 METHODS: dict[str, set[str]] = {
     "erm": set(),
     "constrained": set(),
+    "useful": set(),
     "uniform": set(),
     "linear": {"inner_weight"},
     "r-drop": {"r_drop"},

@@ -160,9 +160,10 @@ class DescentSettings:
     The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more.
 
     Attributes:
-        method: ``constrained``: descent constraints, eq. (4). ``erm``: the same loop without, eq. (3). ``probe``:
-            ERM with own exits that learn beside the model and do not change it. ``uniform`` and
-            ``linear``: deep supervision, a mean of all layers' losses without constraints, weighted equally or in
+        method: ``constrained``: descent constraints, eq. (4). ``useful``: constraints without α as a means to useful
+            layers; whether they hold is not asked. ``erm``: the same loop without constraints, eq. (3). ``probe``: ERM
+            with own exits that learn beside the model and do not change it. ``uniform`` and ``linear``: deep
+            supervision, a mean of all layers' losses without constraints, weighted equally or in
             proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
             ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
         preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
@@ -320,7 +321,7 @@ class TrainingDefaults(SimpleNamespace):
         return TrainingDefaults(**vars(self) | arguments)
 
 
-USEFUL_LAYERS = {"strength": 0.8, "exits": "own", "head_lr_ratio": 10.0}
+USEFUL_LAYERS = {"method": "useful", "strength": 0.8, "exits": "own", "head_lr_ratio": 10.0}
 """What recipes for any pretrained model train with, chosen by docs/results/layers.md."""
 
 

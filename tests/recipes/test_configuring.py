@@ -55,25 +55,27 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "exits", "ratio", "strength"),
+    ("name", "given", "method", "exits", "ratio", "strength"),
     [
-        ("text", {}, "own", 10.0, 0.8),
-        ("image", {}, "own", 10.0, 0.8),
-        ("lm", {}, "own", 10.0, 0.8),
-        ("text", {"method": "erm", "strength": 0.5}, "own", 10.0, 0.5),
-        ("image", {"alpha": 0.1}, "own", 10.0, None),
-        ("text", {"preset": "paper", "dataset": "imdb"}, "shared", 1.0, None),
-        ("lm", {"preset": "paper"}, "shared", 1.0, None),
-        ("text", {"preset": "paper", "dataset": "imdb", "method": "probe"}, None, 1.0, None),  # it trains own exits
-        ("lm", {"lora": "q_proj"}, None, 1.0, None),  # own exits are not saved beside adapters
-        ("text-distilbert", {"model": "a/b"}, None, 1.0, None),  # the paper's recipes
-        ("video-ut", {}, None, 1.0, 0.7),
+        ("text", {}, "useful", "own", 10.0, 0.8),
+        ("image", {}, "useful", "own", 10.0, 0.8),
+        ("lm", {}, "useful", "own", 10.0, 0.8),
+        ("text", {"method": "erm", "strength": 0.5}, "erm", "own", 10.0, 0.5),
+        ("image", {"alpha": 0.1}, "constrained", "own", 10.0, None),  # whoever states bounds asks for them
+        ("text", {"preset": "paper", "dataset": "imdb"}, "constrained", "shared", 1.0, None),
+        ("lm", {"preset": "paper"}, "constrained", "shared", 1.0, None),
+        # A probe trains own exits.
+        ("text", {"preset": "paper", "dataset": "imdb", "method": "probe"}, "probe", None, 1.0, None),
+        ("lm", {"lora": "q_proj"}, "useful", None, 1.0, None),  # own exits are not saved beside adapters
+        ("text-distilbert", {"model": "a/b"}, "constrained", None, 1.0, None),  # the paper's recipes
+        ("video-ut", {}, "constrained", None, 1.0, 0.7),
     ],
 )
-def test_recipes_of_pretrained_models_ask_for_useful_layers(name, given, exits, ratio, strength):
+def test_recipes_of_pretrained_models_ask_for_useful_layers(name, given, method, exits, ratio, strength):
     settings = {"data": "generated", "output_dir": "run", **({"model": "a/b"} if RECIPES.needs_model(name) else {})}
-    arguments = configure(name, **settings | given).arguments
-    assert (arguments.exits, arguments.head_lr_ratio, arguments.strength) == (exits, ratio, strength)
+    found = configure(name, **settings | given).arguments
+    expected = (method, exits, ratio, strength)
+    assert (found.method, found.exits, found.head_lr_ratio, found.strength) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,7 @@ def test_recipes_of_pretrained_models_ask_for_useful_layers(name, given, exits, 
         ("video-ut", {"depth": "3"}, "depth must be a number; got the text '3'"),
         ("video-ut", {"tied": "no"}, "tied must be True or False; got 'no'"),
         ("video-ut", {"kernel": "gausian"}, "kernel must be one of softmax, gaussian; got 'gausian' .did you mean gau"),
+        ("video-ut", {"method": "useful", "alpha": 0.1}, "alpha states bounds.*--method constrained"),
         ("video-dust", {"l1": None}, "l1 must be a number; got None"),
         ("video-vit", {"pretrained": 3}, "pretrained must be a text; got 3"),
         ("text-ut", {"noise": float("nan")}, "noise must be a level γ of at least 0, and finite; got nan"),

@@ -167,8 +167,9 @@ PROBLEM = RATE | DUAL | {"alpha", "alpha_decay"}
         ([], set(), ["strength=0.2:0.9"], RATE | {"strength"}, set()),
         *(
             (["--method", each], set(), ["cap=1:5", "strength=0.2:1"], RATE, set())
-            for each in METHODS.keys() - {"constrained"}
+            for each in METHODS.keys() - {"constrained", "useful"}
         ),
+        (["--method", "useful"], set(), ["strength=0.2:1"], RATE | {"strength"}, set()),
     ],
 )
 def test_what_is_searched_and_begun_with(more, given, ranges, searched, unknown):

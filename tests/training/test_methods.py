@@ -209,6 +209,21 @@ def test_a_run_whose_passes_agree_learns_and_logs_what_erm_does(tmp_path):
     assert (ours["θ model.network.classifier.weight"] - start).norm() > 1e-3 and len(ours["losses"]) == 4 * 4
 
 
+def test_useful_layers_are_trained_as_under_constraints_and_not_judged_by_them(tmp_path):
+    ours = dict(dict.fromkeys(["alpha", "cap", "dual_lr", "dual_optimizer", "dual_warmup_steps"]), slack_lr=None)
+    evaluated = ours | dict(slack="implicit", strength=1.0, eval_strategy="steps", eval_steps=2)
+    useful, asked = (
+        ranks.fitted(ranks.classifier(tmp_path / method, method=method, **evaluated))
+        for method in ("useful", "constrained")
+    )
+    same(parameters(useful), parameters(asked))
+    measured, judged = useful.evaluate(), asked.evaluate()
+    assert useful.dual.multipliers.sum() > 0 and judged["eval_merit"] > judged["eval_loss"]
+    assert measured["eval_merit"] == measured["eval_loss"] and measured["eval_violation"] == judged["eval_violation"]
+    assert (useful.verdict.status, asked.verdict.asked) == ("not_asked", True)
+    assert not (tmp_path / "useful" / "best_feasible").exists()
+
+
 # --- own exits
 
 

@@ -25,7 +25,7 @@ def sweep(words: Sequence[str]) -> None:
             "--seeds": dict(type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"),
             "--out": dict(type=Path, required=True, help="folder of the sweep"),
             "--storage": dict(metavar="URL", help="database of the trials [sqlite:///DIR/sweep.db]"),
-            "--method": dict(action="append", metavar="NAME,NAME", help="methods to search [erm,constrained]"),
+            "--method": dict(action="append", metavar="NAME,NAME", help="methods to search [erm and the recipe's]"),
             "--range": dict(
                 action="append", default=[], metavar="NAME=LOW:HIGH", help="where to search a number, such as cap=1:5"
             ),
@@ -46,7 +46,8 @@ def sweep(words: Sequence[str]) -> None:
     settings = given_settings([options.recipe, *given, "--out", str(options.out)])
     name = settings.pop("recipe")
     del settings["output_dir"]
-    methods = [method for part in options.method or ["erm,constrained"] for method in part.split(",")]
+    usual = RECIPES.settings(name).training.arguments().get("method", "constrained")
+    methods = [method for part in options.method or [f"erm,{usual}"] for method in part.split(",")]
     from descend.report import write_sweep
     from descend.sweep.results import sentences
     from descend.sweep.space import read_ranges

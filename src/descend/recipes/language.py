@@ -101,7 +101,7 @@ class LanguageRecipe(LanguageSettings, Recipe):
         """
         if self.model == SMALL:
             return self.training
-        return LanguageSettings.pretrained.but(learning_rate=2e-4) if self.lora else self.pretrained
+        return LanguageSettings.pretrained.but(method="useful", learning_rate=2e-4) if self.lora else self.pretrained
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""

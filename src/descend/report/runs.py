@@ -38,6 +38,7 @@ METHOD_NAMES = {
     "r-drop": "R-Drop",
     "neftune": "NEFTune",
     "layerskip": "LayerSkip",
+    "useful": "Useful layers",
     "constrained": "Constrained",
 }
 
@@ -53,6 +54,7 @@ STYLES = {
     "r-drop": Style("#808080", "#9a9a9a", "*"),
     "neftune": Style("#bb44ff", "#9944bb", "p"),
     "layerskip": Style("#0000aa", "#3355ff", "v"),
+    "useful": Style("#0033ee", "#1188ff", ">"),
     "constrained": Style("#0072b2", "#5fb8f0", "D"),
 }
 SPARE_STYLES = (

@@ -59,8 +59,9 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges) -> dict[s
         given: Settings that the user gave; they are not searched.
         ranges: The user's ranges, which replace the default ones.
     """
-    rate, cap, constrained = args.learning_rate, args.cap or 0.0, args.method == "constrained"
-    alpha = constrained and bool(args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"})
+    rate, cap = args.learning_rate, args.cap or 0.0
+    bounds = args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"}
+    alpha = args.method == "constrained" and bool(bounds)
     # Setting → whether it is searched, its lowest and its highest value, and whether its scale is logarithmic.
     usual = {
         "learning_rate": (True, rate / 10, rate * 10, True),
@@ -71,7 +72,7 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges) -> dict[s
         "cap": (alpha and (args.cap is not None or "cap" in ranges), cap / 2, cap * 2, True),
         "dual_lr": (alpha, 1e-3, 1.0, True),
         "resilience": (alpha, 1e-3, 1.0, True),
-        "strength": (constrained and not alpha and "strength" in ranges, 0.0, 1.0, False),
+        "strength": (args.method in ("constrained", "useful") and not alpha and "strength" in ranges, 0.0, 1.0, False),
     }
     searched = {}
     for name, (asked, *ends, log) in usual.items():

@@ -49,6 +49,8 @@ def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> N
         given: Those that the user gave.
     """
     method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
+    if "method" not in given and values["method"] == "useful" and values["alpha"] is not None:
+        values["method"] = "constrained"  # whoever states bounds asks for them
     if method is not None and method.own_exits and "exits" not in given:
         values["exits"] = None
     if "num_train_epochs" in given and "max_steps" not in given:
@@ -180,6 +182,11 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             )
         if self.exits == "shared" and CLASSES[self.method].own_exits:
             raise InputError(f"the method {self.method} trains own exits; got exits shared. Leave it out.")
+        if self.method == "useful" and self.alpha is not None:
+            raise InputError(
+                "alpha states bounds, and the method useful is not judged by any; leave one of them out, or choose "
+                "--method constrained."
+            )
         if self.label_smoothing_factor:
             raise InputError(
                 "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
 from transformers.utils import is_datasets_available
 
+from descend.core import DescentProblem
 from descend.errors import InputError
 from descend.evaluation.calibration import COST_TOLERANCE, TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
@@ -81,9 +82,14 @@ class Measuring(TrainerHooks):
         return IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
 
     @property
+    def ranking(self) -> DescentProblem:
+        """The problem by which models are ranked: the one that training solves, or ERM where nothing is asked."""
+        return self.dual.problem if self.method.asks else DescentProblem(self.objective.model.depth)
+
+    @property
     def in_warmup(self) -> bool:
         """Whether the constraints are not yet in force."""
-        return self.dual.problem.constrained and self.dual.steps <= self.dual.warmup
+        return self.method.asks and self.dual.steps <= self.dual.warmup
 
     def beats_best(self, metrics: dict[str, float]) -> bool:
         """Whether an evaluated model is better than the best so far.
@@ -110,7 +116,7 @@ class Measuring(TrainerHooks):
 
     def _meets(self, metrics: dict[str, float]) -> bool:
         names = (f"eval_{name}_feasible" if name else "eval_feasible" for name in self._evaluated(self.eval_dataset))
-        return self.dual.problem.constrained and all(metrics.get(name, 0.0) for name in names)
+        return self.method.asks and all(metrics.get(name, 0.0) for name in names)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -164,11 +170,9 @@ class Measuring(TrainerHooks):
             divisor = 1.0
             if is_own and self.is_in_train and layers.logits is not None:
                 # Measure a candidate at the temperature with which it would be saved.
-                divisor = self._broadcast(temperature(layers, self.objective.task, self.dual.problem)) or 1.0
+                divisor = self._broadcast(temperature(layers, self.objective.task, self.ranking)) or 1.0
                 layers = at_temperature(layers, self.objective.task, divisor)
-            held = verdict(
-                self.args.problem(model.depth, model.first_layer), layers, asked=self.dual.problem.constrained
-            )
+            held = verdict(self.args.problem(model.depth, model.first_layer), layers, asked=self.method.asks)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             # Ranks may differ by rounding: all use the main process's numbers.
             held, named = self._broadcast((held, self._named_metrics(layers, held, prefix, predictions)))
@@ -202,7 +206,7 @@ class Measuring(TrainerHooks):
             f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
             f"{prefix}_violation": verdict.worst,
             f"{prefix}_feasible": float(bool(verdict.feasible)),
-            f"{prefix}_merit": self.dual.problem.merit(layers.losses.mean(0)).item(),
+            f"{prefix}_merit": self.ranking.merit(layers.losses.mean(0)).item(),
         }
         if predictions is not None:
             if layers.logits is not None:
@@ -220,7 +224,7 @@ class Measuring(TrainerHooks):
             loss: The last layer's loss, averaged over the trainer's evaluation sets.
             divisor: The temperature by which its logits were divided in this evaluation.
         """
-        if self.dual.problem.constrained and loss < self._best:
+        if self.method.asks and loss < self._best:
             self._best = loss
             place = self.args.folder / FEASIBLE_FOLDER
             with atomic_folder(place) if self.args.should_save else nullcontext(place) as folder:
@@ -339,7 +343,7 @@ class Measuring(TrainerHooks):
         if self._calibrates:
             ((name, dataset),) = self._evaluated(self.eval_dataset).items()
             measured = self._measure(self._evaluation_loader(dataset, name))
-            divisor = temperature(measured, self.objective.task, self.dual.problem)
+            divisor = temperature(measured, self.objective.task, self.ranking)
             divisor = self._broadcast(divisor)
             if divisor is not None:
                 self.objective.model.temper(divisor)

@@ -31,6 +31,8 @@ class Method:
 
     constrained: ClassVar[bool] = False
     """Whether the multipliers move."""
+    asks: ClassVar[bool] = False
+    """Whether the constraints are asked for themselves: then they judge the model, and choose the best one."""
     compiles: ClassVar[bool] = True
     """Whether the blocks are the same at every step, so that they can be compiled."""
     own_exits: ClassVar[bool] = False
@@ -94,10 +96,16 @@ class Probe(Method):
     own_exits = True
 
 
-class Constrained(Method):
-    """Layerwise descent constraints, eq. (4)."""
+class Useful(Method):
+    """Layerwise descent constraints as a means to useful layers: models are judged by their layers' quality alone."""
 
     constrained = True
+
+
+class Constrained(Useful):
+    """Layerwise descent constraints, eq. (4), which the model must meet."""
+
+    asks = True
 
 
 class Uniform(Method):
@@ -314,6 +322,7 @@ CLASSES: dict[str, type[Method]] = {
     "erm": Method,
     "probe": Probe,
     "constrained": Constrained,
+    "useful": Useful,
     "uniform": Uniform,
     "linear": Linear,
     "r-drop": RDrop,

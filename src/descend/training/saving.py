@@ -92,13 +92,13 @@ class Saving(Trainer):
         Args:
             checkpoint: The checkpoint that training resumes from; None for a run from the start.
         """
-        folder, problem = self.args.folder, self.dual.problem
+        folder = self.args.folder
 
         def look() -> str | None:
             paths, step = [folder / RECORDS_FILE], -1
             if checkpoint is not None:
                 step = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())["global_step"]
-            elif problem.constrained:
+            elif self.method.asks:
                 paths.append(folder / FEASIBLE_FOLDER)
             if self.args.save_strategy != SaveStrategy.NO:
                 paths += [path for path in any_checkpoints(folder) if step_of(path) > step]
