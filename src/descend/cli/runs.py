@@ -237,7 +237,7 @@ def finish(trainer: Any) -> None:
     from descend.results import verdict_sentence
 
     verdict, out = trainer.verdict, trainer.args.folder
-    if verdict.status == "not_asked":
+    if not trainer.method.asks:
         print(f"trained {out}")
         return
     print(f"trained {out}: {verdict_sentence(verdict, 'the validation data')}")

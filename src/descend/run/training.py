@@ -164,7 +164,8 @@ def _train(
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
         try:
             trainer.calibrate()
-            trainer.evaluate()
+            if trainer.method.asks:
+                trainer.evaluate()  # the verdict on the model that is kept
         except KeyboardInterrupt:
             if checkpoints(out):
                 raise
