@@ -219,9 +219,7 @@ class DescentSettings:
             where there is a GPU.
     """
 
-    method: str = setting(
-        "constrained", "how to train", ("constrained", *(name for name in METHODS if name != "constrained"))
-    )
+    method: str = setting("constrained", "how", ("constrained", *(name for name in METHODS if name != "constrained")))
     preset: str | None = setting(None, "our reading of the paper's settings [our own]", ("paper",))
     strength: Annotated[Share, Otherwise(0.2)] | None = setting(None, "share of the descent that early layers do")
     alpha: Alpha = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")

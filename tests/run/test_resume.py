@@ -9,6 +9,7 @@ import pytest
 from descend.cli import main
 from descend.recipes import RECIPES
 from descend.results import read_summary
+from descend.results.config import PRETRAINED
 from tests.support.runs import SAVED, SETTINGS, assert_same_end, said
 
 TEXT = "--depth 2 --hidden-size 16 --max-length 30 --learning-rate 0.01 --dual-warmup-steps 0"
@@ -34,7 +35,7 @@ def test_every_recipe_is_here():
 @pytest.mark.parametrize("recipe", CASES)
 def test_a_resumed_run_ends_in_the_same_bits_and_is_evaluated_and_exported(recipe, here, capsys):
     words = ["train", recipe, *CASES[recipe].split(), *SAVED.split(), "--out"]
-    assert said(capsys, *words, "whole/run")[0].startswith("trained whole/run: ")
+    assert said(capsys, *words, "whole/run")[0].startswith("trained whole/run")
     shutil.copytree("whole", "half")
     for name in ("model", "checkpoint-4"):  # as it was after two steps
         shutil.rmtree(Path("half/run", name))
@@ -44,7 +45,8 @@ def test_a_resumed_run_ends_in_the_same_bits_and_is_evaluated_and_exported(recip
     out, err = said(capsys, "evaluate", "half/run", "--noise", "0,0.8")
     summary = read_summary(Path("half/run"))
     assert summary.depth == 2 and summary.recipe == recipe and err == ""
+    assert summary.asked == (summary.method == "constrained") != (recipe in PRETRAINED)
     line, *_, page = out.splitlines()
-    known = rf"{summary.model} constrained on {summary.dataset}: mean {summary.metric} "
+    known = rf"{summary.model} {summary.method} on {summary.dataset}: mean {summary.metric} "
     assert re.match(rf"{known}[\d.]+ over γ = 0 … 0.8 \([\d.]+, [\d.]+\)", line) and page == "half/run/report.html"
     said(capsys, "export", "half/run", "--layers", "1", "--out", "one")
