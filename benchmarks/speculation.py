@@ -1,61 +1,29 @@
-"""Measure drafting by the first layers: acceptance and tokens per second by K, for plain and constrained training.
+"""Measure drafting by the first layers of trained language models: acceptance and tokens per second by K.
 
-    python benchmarks/speculation.py --data alpaca_data.json --out FOLDER [--steps 300] [--at STEP]
+    python benchmarks/speculation.py RUN [RUN ...] --layers 6,12,18,24
 
-Trains a small Llama on instructions with plain training and with the default constraints, for equally many steps.
-Answers test prompts greedily: by the whole model, by the first K layers as ``descend export`` cuts them, by
-``generate(assistant_model=...)`` with these, and by ``generate(assistant_early_exit=K)``. It stops if an assisted
-answer differs from greedy decoding's. Speed is in tokens per second of CPU time, so that other work on the machine
-matters less. ``--at`` measures a checkpoint in place of the final model. Prints a Markdown table and writes
-``speculation.csv`` in the output folder.
+RUN is a folder of ``descend train lm`` or ``llm-sft``. Test prompts are answered greedily: by the whole model, by the
+first K layers as ``descend export`` cuts them, by ``generate(assistant_model=...)`` with these, and where all layers
+are read by the last one's readout by ``generate(assistant_early_exit=K)``. It stops if an assisted answer differs from
+greedy decoding's. Speed is in tokens per second of CPU time, so that other work on the machine matters less. Prints a
+table.
 """
 
 import argparse
-import csv
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from descend.cli import main as descend
 from descend.evaluation.layers import evenly
 from descend.evaluation.speculation import agreements
-from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.recipes import RECIPES
 from descend.results import read_config
-from descend.run import finished
 from descend.tasks.text.language import IGNORED
-
-METHODS = ("erm", "constrained")
-MODEL = ["--depth", "8", "--hidden-size", "256", "--max-length", "96", "--noise", "0", "--seed", "0", "--use-cpu"]
-
-
-def train(method: str, data: Path, out: Path, steps: int, place: str) -> None:
-    """Train a run, or go on with one that was interrupted, unless it has the model to measure."""
-    if finished(out) if place == "model" else (out / place).is_dir():
-        return
-    half = str(max(1, steps // 2))
-    often = ["--max-steps", str(steps), "--eval-strategy", "steps", "--eval-steps", half]
-    often += ["--save-strategy", "steps", "--save-steps", half]
-    words = ["train", "llm-sft", "--data", str(data), *MODEL, *often, "--method", method, "--out", str(out)]
-    if descend([*words, *(["--resume"] if out.exists() else [])]):
-        raise SystemExit(f"{out}: training failed")
-
-
-def prompts(run: Path, place: str, count: int) -> list[torch.Tensor]:
-    """Test prompts, evenly chosen, each (1, T)."""
-    recipe = RECIPES["llm-sft"](**read_config(run).settings)  # type: ignore[arg-type]
-    rows: Any = recipe.load(recipe.restore(str(run / place))).test
-    asked = []
-    for row in (rows[index] for index in evenly(len(rows), count)):
-        start = next(index for index, label in enumerate(row["labels"]) if label != IGNORED)
-        asked.append(torch.tensor([row["input_ids"][:start]]))
-    return asked
 
 
 def answers(model: Any, asked: list[torch.Tensor], tokens: int, **how: Any) -> tuple[list[torch.Tensor], float]:
@@ -68,67 +36,59 @@ def answers(model: Any, asked: list[torch.Tensor], tokens: int, **how: Any) -> t
     return written, sum(each.shape[1] - ids.shape[1] for each, ids in zip(written, asked, strict=True)) / seconds
 
 
-def same(ours: list[torch.Tensor], greedy: list[torch.Tensor], how: str) -> None:
-    """Stop if an answer differs from greedy decoding's."""
-    if not all(map(torch.equal, ours, greedy)):
-        raise SystemExit(f"{how}: an answer differs from greedy decoding's")
-
-
 @torch.no_grad()
-def measure(run: Path, place: str, every: list[int], count: int, tokens: int) -> list[dict[str, Any]]:
+def measure(run: Path, every: list[int], count: int, tokens: int) -> list[dict[str, Any]]:
     """One row for each K."""
-    whole = AutoModelForCausalLM.from_pretrained(run / place).eval()
-    asked = prompts(run, place, count)
-    greedy, full = answers(whole, asked, tokens)
-    agreed = sum(agreements(LayeredCausalLM(whole), *each) for each in zip(greedy, asked, strict=True))
+    config = read_config(run)
+    recipe: Any = RECIPES[config.recipe](**config.settings)  # type: ignore[arg-type]
+
+    def restored() -> Any:
+        return recipe.restore(str(run / "model"))
+
+    setup = restored()
+    model, test = setup.model.eval(), recipe.load(setup).test
+    asked = []
+    for sample in (test[place] for place in evenly(len(test), count)):
+        start = next(place for place, label in enumerate(sample["labels"]) if label != IGNORED)
+        asked.append(torch.tensor([sample["input_ids"][:start]]))
+    greedy, full = answers(model.saved, asked, tokens)
+    agreed = torch.stack([agreements(model, *each) for each in zip(greedy, asked, strict=True)]).sum(0)
     written = sum(each.shape[1] - ids.shape[1] for each, ids in zip(greedy, asked, strict=True))
     rows = []
     for layers in every:
-        draft = AutoModelForCausalLM.from_pretrained(run / place).eval()
-        keep_first(LayeredCausalLM(draft), layers)
-        by_copy, copy_speed = answers(whole, asked, tokens, assistant_model=draft)
-        by_exit, exit_speed = answers(whole, asked, tokens, assistant_early_exit=layers)
-        same(by_copy, greedy, f"{run}: assistant_model with K = {layers}")
-        same(by_exit, greedy, f"{run}: assistant_early_exit={layers}")
-        row = {
-            "method": run.name,
+        draft = restored().model.eval()
+        keep_first(draft, layers)
+        row: dict[str, Any] = {
+            "run": run.name,
             "K": layers,
             "acceptance": round(float(agreed[layers - 1]) / written, 3),
             "tokens/s, whole model": round(full, 1),
-            "tokens/s, first K alone": round(answers(draft, asked, tokens)[1], 1),
-            "tokens/s, assistant_model": round(copy_speed, 1),
-            "tokens/s, assistant_early_exit": round(exit_speed, 1),
+            "first K alone": round(answers(draft.saved, asked, tokens)[1], 1),
         }
+        ways = {"assistant_model": draft.saved, "assistant_early_exit": layers}
+        if model.own_exits is not None:
+            del ways["assistant_early_exit"]  # Transformers drafts with the last layer's readout
+        for name, value in ways.items():
+            assisted, speed = answers(model.saved, asked, tokens, **{name: value})
+            if not all(map(torch.equal, assisted, greedy)):
+                raise SystemExit(f"{run}, {name} with K = {layers}: an answer differs from greedy decoding's")
+            row[name] = round(speed, 1)
         rows.append(row)
-        print(row, file=sys.stderr, flush=True)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="instructions in Alpaca's form")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the runs, the exports and the table")
-    parser.add_argument("--steps", type=int, default=300, help="training steps of each method (default: 300)")
+    parser.add_argument("runs", type=Path, nargs="+", help="folders of trained runs")
+    parser.add_argument("--layers", required=True, help="every K to time, such as 6,12,18,24")
     parser.add_argument("--prompts", type=int, default=8, help="test prompts to answer (default: 8)")
     parser.add_argument("--tokens", type=int, default=48, help="longest answer (default: 48)")
-    parser.add_argument("--layers", default="1,2,3,4,5,6,7", help="every K to time (default: 1 to 7)")
-    parser.add_argument("--at", type=int, metavar="STEP", help="measure this checkpoint, at half or all of the steps")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    rows = []
-    place = "model" if options.at is None else f"checkpoint-{options.at}"
     every = [int(each) for each in options.layers.split(",")]
-    for method in METHODS:
-        train(method, options.data, options.out / method, options.steps, place)
-        rows += measure(options.out / method, place, every, options.prompts, options.tokens)
-    with (options.out / "speculation.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"| {' | '.join(rows[0])} |\n|{'---|' * len(rows[0])}")
-    for row in rows:
-        print(f"| {' | '.join(map(str, row.values()))} |")
+    rows = [row for run in options.runs for row in measure(run, every, options.prompts, options.tokens)]
+    print(pd.DataFrame(rows).to_string(index=False))
 
 
 if __name__ == "__main__":
