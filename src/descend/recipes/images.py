@@ -32,7 +32,7 @@ from descend.tasks.images import ImageClassification
 from descend.tasks.images.sources import Images, Side, read_images
 
 MANY = 256
-"""Patches of an image beyond which a run says that smaller images train faster."""
+"""Patches of an image beyond which a line says that smaller images are faster."""
 
 
 class ImageRecipe(ImageSettings, Recipe):
@@ -110,7 +110,7 @@ class ImageRecipe(ImageSettings, Recipe):
         config, size = config_of(self.model), self.image_size or 0
         patches = (size // config.patch_size) ** 2
         side = f"{size}x{size} pixels, {patches:,} patches"
-        faster = ". Smaller ones, by --image-size, train faster" if patches > MANY else ""
+        faster = ". Smaller ones, by --image-size, are faster" if patches > MANY else ""
         return [*lines, f"{len(data.labels)} classes; images become {side}{faster}."], warnings
 
     def task(self) -> ImageClassification:

@@ -17,11 +17,13 @@ from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import fit_exits
 from descend.models import causal, encoders, images
+from descend.progress import is_quiet
 from descend.recipes import RECIPES
 from descend.recipes.base import config_of
 from descend.results import CONFIG_FILE, MODELS, SUMMARY_FILE, Provenance, Summary, locked, read_json
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.evaluating import few
+from descend.run.training import tell
 from descend.settings import flag_of, settings_of
 
 FITTED = {"text": 2000, "image": 2000, "lm": 256}
@@ -95,6 +97,7 @@ def evaluate_frozen(
             f"{out} holds results that are not those of {model}, and would be lost. Choose another folder by --out."
         )
     parts, task = recipe.load(), recipe.task()
+    tell(recipe, parts, quiet=is_quiet())
     network: Any = recipe.network(parts)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network.to(device).eval()

@@ -143,10 +143,7 @@ def _train(
         if resume and checkpoint is None and main:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         if main and loaded is None:
-            lines, warnings = recipe.about(data)
-            quiet = args.disable_tqdm or is_quiet()
-            for line in [*([] if quiet else lines), *(f"WARNING: {warning}" for warning in warnings)]:
-                tqdm.write(line, file=sys.stderr)
+            tell(recipe, data, quiet=args.disable_tqdm or is_quiet())
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed
@@ -188,6 +185,13 @@ def _train(
             verdict = verdict_sentence(trainer.verdict, "the validation data") if trainer.verdict else ""
             put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict), edited)
     return trainer
+
+
+def tell(recipe: Recipe, data: Data, *, quiet: bool) -> None:
+    """Print what is read, and warnings; if ``quiet`` warnings alone."""
+    lines, warnings = recipe.about(data)
+    for line in [*([] if quiet else lines), *(f"WARNING: {warning}" for warning in warnings)]:
+        tqdm.write(line, file=sys.stderr)
 
 
 def finished(folder: Path) -> bool:
