@@ -320,7 +320,7 @@ class TrainingDefaults(SimpleNamespace):
 
 
 USEFUL_LAYERS = {"method": "useful", "strength": 0.8, "exits": "own", "head_lr_ratio": 10.0}
-"""What recipes for any pretrained model train with, chosen by docs/results/layers.md."""
+"""What recipes for any pretrained model train with, chosen by docs/results/layers.md; it harms language models."""
 
 
 @dataclass(frozen=True)
@@ -599,7 +599,7 @@ class LanguageModelSettings(PretrainedSettings, LanguageSettings):
 
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
 
-    training = pretrained = LanguageSettings.pretrained.but(**USEFUL_LAYERS, exit_share=1 / 16)
+    training = pretrained = LanguageSettings.pretrained.but(**USEFUL_LAYERS | {"method": "probe"}, exit_share=1 / 16)
 
 
 @dataclass(frozen=True)

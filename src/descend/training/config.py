@@ -48,9 +48,9 @@ def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> N
         values: Training arguments by name, which change.
         given: Those that the user gave.
     """
-    method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
-    if "method" not in given and values["method"] == "useful" and values["alpha"] is not None:
+    if "method" not in given and values["alpha"] is not None:
         values["method"] = "constrained"  # whoever states bounds asks for them
+    method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
     if method is not None and method.own_exits and "exits" not in given:
         values["exits"] = None
     if "num_train_epochs" in given and "max_steps" not in given:
