@@ -138,7 +138,7 @@ def test_language_in_a_script(tmp_path, monkeypatch, capsys):
     scope = {"train": rows, "validation": rows, "test": rows}
     trains = trains.replace("NAME_OR_FOLDER", "llm")
     exec(trains.replace("exit_share=", "use_cpu=True, bf16=False, max_steps=1, exit_share="), scope)
-    assert scope["trainer"].summary.samples and "open: " in capsys.readouterr().out.splitlines()[-1].lower()
+    assert "4 groups of samples certify nothing" in capsys.readouterr().out.splitlines()[-1]
     inputs = tokenizer("the plot was", return_tensors="pt", return_token_type_ids=False)
     exec(leaves, {"model": scope["trainer"].model.eval(), "inputs": inputs | {"do_sample": False}})
 
@@ -207,7 +207,7 @@ def test_a_model_of_ones_own(tmp_path, capsys):
     args = descend.DescentConfig(tmp_path / "run", max_steps=2, use_cpu=True)
     given = {"module": module, "args": args, "task": own.Classes(), "train": own.samples(8), "test": own.samples(8)}
     exec(python_blocks(README)[1], given)
-    assert "Open: 8 groups of samples" in capsys.readouterr().out.splitlines()[-1]
+    assert "8 groups of samples certify nothing" in capsys.readouterr().out.splitlines()[-1]
     assert (tmp_path / "run" / "report.html").is_file()
 
 

@@ -247,4 +247,4 @@ def test_a_method_says_which_settings_it_does_not_use(tmp_path, method):
     idle = DescentConfig(str(tmp_path), method=method).idle
     assert not idle & (METHODS[method] | {"exits", "calibrate", "patience"})
     assert idle >= settings_of_others(method)
-    assert (idle >= {"strength", "alpha_decay", "resilience", "dual_lr"}) == (method != "constrained")
+    assert (idle >= {"strength", "alpha_decay", "resilience", "dual_lr"}) == (method not in ("constrained", "useful"))
