@@ -59,7 +59,7 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
     [
         ("text", {}, "useful", "own", 10.0, 0.8),
         ("image", {}, "useful", "own", 10.0, 0.8),
-        ("lm", {}, "probe", None, 10.0, 0.8),  # constraints on 30 exits harmed the last
+        ("lm", {}, "erm", "own", 10.0, 0.8),  # constraints on 30 exits harmed the last
         ("lm", {"method": "useful"}, "useful", "own", 10.0, 0.8),
         ("text", {"method": "erm", "strength": 0.5}, "erm", "own", 10.0, 0.5),
         ("image", {"alpha": 0.1}, "constrained", "own", 10.0, None),  # whoever states bounds asks for them

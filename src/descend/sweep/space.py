@@ -8,6 +8,7 @@ from optuna import Trial
 from descend.errors import refuse
 from descend.results.sweeps import Searched
 from descend.training import DescentConfig
+from descend.training.methods import CLASSES
 
 MOST = {
     **dict.fromkeys(("learning_rate", "cap", "dual_lr", "resilience"), 1e9),
@@ -72,7 +73,7 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges) -> dict[s
         "cap": (alpha and (args.cap is not None or "cap" in ranges), cap / 2, cap * 2, True),
         "dual_lr": (alpha, 1e-3, 1.0, True),
         "resilience": (alpha, 1e-3, 1.0, True),
-        "strength": (args.method in ("constrained", "useful") and not alpha and "strength" in ranges, 0.0, 1.0, False),
+        "strength": (CLASSES[args.method].constrained and not alpha and "strength" in ranges, 0.0, 1.0, False),
     }
     searched = {}
     for name, (asked, *ends, log) in usual.items():
