@@ -268,6 +268,15 @@ ANSWERS = [
             (Choice(layer=0, state="broken"), "The embedding alone is not within 2 points", "the embedding alone"),
         )
     ),
+    (  # the last layer, held to itself, is certain and no answer
+        {"layers_needed": LayersNeeded(noise=1.0, within={1: 6, 2: 6, 5: 4})},
+        [
+            "None of 6 layers can be left out within 2 points.",
+            "  within 1 point   6 of 6 layers    none can be left out",
+            "  within 2 points  6 of 6 layers    none can be left out",
+            "  within 5 points  4 of 6 layers    certified",
+        ],
+    ),
     (
         {"layers_needed": LayersNeeded(noise=1.0, within=NONE), "groups": 3},
         [

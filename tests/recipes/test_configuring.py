@@ -67,7 +67,8 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
         ("lm", {"preset": "paper"}, "constrained", "shared", 1.0, None),
         # A probe trains own exits.
         ("text", {"preset": "paper", "dataset": "imdb", "method": "probe"}, "probe", None, 1.0, None),
-        ("lm", {"lora": "q_proj"}, "useful", None, 1.0, None),  # own exits are not saved beside adapters
+        ("lm", {"lora": "q_proj"}, "erm", None, 1.0, None),  # own exits are not saved beside adapters
+        ("llm-sft", {"model": "a/b", "lora": "q_proj"}, "constrained", None, 1.0, None),
         ("text-distilbert", {"model": "a/b"}, "constrained", None, 1.0, None),  # the paper's recipes
         ("video-ut", {}, "constrained", None, 1.0, 0.7),
     ],

@@ -101,7 +101,7 @@ class LanguageRecipe(LanguageSettings, Recipe):
         """
         if self.model == SMALL:
             return self.training
-        return LanguageSettings.pretrained.but(method="useful", learning_rate=2e-4) if self.lora else self.pretrained
+        return LanguageSettings.pretrained.but(learning_rate=2e-4) if self.lora else self.pretrained
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""
@@ -205,7 +205,12 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
 
 class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
-    """Instruction tuning of a pretrained language model."""
+    """Instruction tuning of a pretrained language model, plain unless a method is given."""
+
+    @property
+    def defaults(self) -> TrainingDefaults:
+        """Plain training, with adapters too."""
+        return super().defaults.but(method="erm")
 
     def completed(self) -> Self:
         """The recipe with absolute paths and the number of blocks.

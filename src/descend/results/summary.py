@@ -28,6 +28,7 @@ from descend.results.findings import (
     KEPT_WITHIN,
     STATES,
     AnytimeCurve,
+    Choice,
     Exits,
     Kept,
     Latency,
@@ -227,7 +228,13 @@ class Summary(Verdict, Provenance, File):
         if choice is None:
             where = "within" if self.layers_needed.chosen else "certain to be within"
             return f"The last layer is not {where} {within} of {self.full_depth}"
+        if self._needs_all(choice):
+            return f"None of {self.depth} layers can be left out within {within}"
         return choice.sentence(self.depth, within)
+
+    def _needs_all(self, choice: Choice) -> bool:
+        """Whether K is the last layer, held to itself, so that there is nothing to certify."""
+        return choice.layer == self.depth and self.layers_needed is not None and self.layers_needed.baseline is None
 
     def suffices(self) -> list[Sufficient]:
         """A row for each tolerance: K, its metric, how sure that is, and its time; empty if unknown."""
@@ -242,7 +249,7 @@ class Summary(Verdict, Provenance, File):
                 rows.append(Sufficient(within, "none", "", "", ""))
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
-            state = choice.state_words
+            state = "none can be left out" if self._needs_all(choice) else choice.state_words
             if choice.state != "proven" and math.isfinite(choice.at_most):
                 state += f", at most {choice.at_most:.1f} {unit} worse"
             if choice.state != "proven" and certain is not None and certain < self.depth:
