@@ -62,7 +62,7 @@ for method in ("probe", "linear"):
 # Compare, and keep the layers that suffice
 # -----------------------------------------
 # Both are held to the full depth of plain training. ``export --layers auto`` writes the first K layers as a model that
-# Transformers loads without Descend.
+# Transformers loads; its head reads the mean of the tokens, so ``import descend.models`` comes before.
 
 main(["compare", "runs/layers/probe", "runs/layers/linear", "--out", "runs/layers/page"])
 main(

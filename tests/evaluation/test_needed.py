@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import t as student
 
 from descend import InputError
-from descend.evaluation.layers import Batches, measure
+from descend.evaluation.layers import Batches, survey
 from descend.evaluation.needed import Against, Evaluated, held_to_plain, layers_needed
 from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation
-from tests.support import own
+from descend.tasks.text import Classification
 
 
 def against(scores: np.ndarray, full: np.ndarray, **more: bool) -> Against:
@@ -183,12 +184,24 @@ def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_
     assert [choice and choice.layer for choice in needed.chosen.values()] == layers
 
 
-def test_the_fingerprint_is_of_the_targets_and_not_of_the_batches():
-    found = [
-        measure(own.layers(), own.Classes(), Batches(size).of(data))[0].fingerprint
-        for size, data in ((3, own.samples(10)), (4, own.samples(10)), (4, own.samples(10, seed=1)))
-    ]
-    assert found[0] == found[1] != found[2]
+def test_the_fingerprint_is_of_inputs_and_targets_and_not_of_batches_or_padding():
+    texts = [{"input_ids": list(range(1, 3 + place)), "labels": place % 2} for place in range(5)]
+    other = [*texts[:4], texts[4] | {"input_ids": [9, *texts[4]["input_ids"][1:]]}]
+    turned = [*texts[:4], texts[4] | {"labels": 1}]
+
+    def padded(samples):
+        longest = max(len(each["input_ids"]) for each in samples)
+        rows = [each["input_ids"] + [0] * (longest - len(each["input_ids"])) for each in samples]
+        ids = torch.tensor(rows)
+        labels = torch.tensor([each["labels"] for each in samples])
+        return {"input_ids": ids, "attention_mask": ids > 0, "labels": labels}
+
+    (whole, share), (batched, _), *others = (
+        survey(Classification(), Batches(size, collate=padded).loader(data))
+        for size, data in ((5, texts), (2, texts), (5, other), (5, turned), (5, texts[:4]))
+    )
+    assert whole == batched and share == 0.6
+    assert len({whole, *(each for each, _ in others)}) == 4
 
 
 def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Evaluated:
@@ -213,6 +226,11 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
     ]
     needed = [summary.layers_needed for summary in held_to_plain(runs)]
     assert [each.baseline for each in needed if each] == ["plain", None, None, "plain", None]
+    # An answer that was held to an evaluation which is there no more is given up.
+    before = {"layers_needed": {"noise": 1.0, "within": {2: 3}, "baseline": "plain"}, "kept": {"1.0": "proven"}}
+    gone = [evaluated("plain", "erm", scores[:, :19]), evaluated("linear", "linear", scores, **before)]
+    linear = held_to_plain(gone)[1]
+    assert linear.layers_needed is not None and (linear.layers_needed.baseline, linear.kept) == (None, {})
     cut, linear = needed[0], needed[3]
     assert cut and cut.within == {1: None, 2: 2, 5: 2}
     assert cut.chosen[1] is None and (cut.chosen[2].layer, cut.chosen[2].state) == (2, "proven")  # type: ignore[union-attr]
@@ -284,6 +302,21 @@ ANSWERS = [
             *("  within 1 point   none", "  within 2 points  none", "  within 5 points  none"),
             "Accuracy at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
             "3 groups of samples certify nothing: at least 12 are needed.",
+        ],
+    ),
+    (  # what validation data say is no verdict of the test data; nothing was learned
+        {
+            "layers_needed": LayersNeeded(baseline="plain", noise=1.0, within={2: 6}, chosen={2: None}),
+            **{"kept": {1.0: "proven"}, "samples": 100, "commonest": 0.5},
+            "layer_metrics": {"0.0": [0.5] * 7, "1.0": [0.58] * 7},
+        },
+        [
+            "On validation data the last layer is not within 2 points of the full depth of plain.",
+            "  within 2 points  none",
+            "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
+            "data, with 95% confidence.",
+            "Last layer within 2 points of that: certified at γ = 1.",
+            "The last layer may have learned nothing: always naming the commonest class has 0.5.",
         ],
     ),
     ({}, []),

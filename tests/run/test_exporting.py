@@ -187,7 +187,10 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     bare = Path(shutil.copytree(classifier, tmp_path / "bare"))
     (bare / "groups.json").unlink()
     out, _ = said(capsys, "export", bare, *auto[2:], "--out", tmp_path / "again")
-    assert f"For a certificate of K on test data: descend evaluate {bare} --model model." in out
+    assert "Test data say nothing of K: the evaluation's groups.json is missing." in out
+    (bare / "summary.json").write_text(json.dumps(content | {"checkpoint": "best_feasible"}))
+    line = refused(capsys, "export", bare, *auto[2:], "--out", tmp_path / "none")
+    assert line.endswith(f"Type first: descend evaluate {bare}")
     better, known = Path(shutil.copytree(classifier, tmp_path / "better")), content["validation"]
     assert known["samples"] == 12 and known["layer_metrics"] == {"1.0": known["metric"]}
     again = f"noise. Type: descend evaluate {better} --noise 1"
@@ -201,3 +204,8 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     ):
         (better / "summary.json").write_text(json.dumps(content | {"validation": validation}))
         assert refusal in refused(capsys, *auto, "--baseline", better, "--out", tmp_path / "none")
+    (better / "summary.json").write_text(json.dumps(content))
+    held = json.loads((better / "groups.json").read_text()) | {"fingerprint": "of others"}
+    (better / "groups.json").write_text(json.dumps(held))
+    out, _ = said(capsys, *auto, "--baseline", better, "--out", tmp_path / "no_certificate")
+    assert f"K = {chosen} of 3: " in out and "say nothing of K: the baseline" in out  # K stays

@@ -303,10 +303,14 @@ def test_every_split_can_be_judged(out, split, samples):
     assert f" on the {split}{'ing' * (split == 'train')} data" in summary.verdict
 
 
-@pytest.mark.parametrize(("noise", "shift", "top"), [(0.8, "gaussian", 2.8), (0, "gaussian", 2.8), (1, "dropout", 0.7)])
+@pytest.mark.parametrize(("noise", "shift", "top"), [(0.8, "gaussian", 2.8), (0, "uniform", 2.8), (1, "dropout", 0.7)])
 def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise(noise, shift, top):
     recipe = RECIPES["video-ut"](data="generated", noise=noise)
     assert run.usual_levels(recipe, shift) == pytest.approx(np.linspace(0, top, 8))
+
+
+def test_after_clean_training_a_model_is_evaluated_on_clean_samples():
+    assert run.usual_levels(RECIPES["video-ut"](data="generated", noise=0)) == [0.0]
 
 
 def test_a_run_is_judged_on_a_machine_that_could_not_train_it(finished, out):

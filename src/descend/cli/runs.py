@@ -61,7 +61,7 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
             dest="most",
             type=int,
             metavar="N",
-            help="only N samples, evenly spaced [all; --layers: 1000 or 200]",
+            help="only N samples, evenly spaced [all; --layers: 1000 or 64]",
         ),
     },
     "model": {
@@ -325,6 +325,7 @@ def line_of(summary: "Summary") -> str:
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
     method = f"(last trained by Descend with {summary.method})" if summary.last_trained else summary.method
+    method = "as it is" if method == "plain" else method
     lines = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
     if summary.asked or not summary.answer:
         lines.append(f"{summary.verdict} {summary.certificate}".strip())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from descend.core import DescentProblem
-from descend.evaluation.layers import Batches, LayerLosses, measure
+from descend.evaluation.layers import Batches, LayerLosses, measure, survey
 from descend.evaluation.needed import Evaluated, layers_needed
 from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
@@ -121,8 +121,10 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     """
     model = subject.model if subject.probed is None else subject.probed
     noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
-    if subject.baseline is not None:
-        subject.baseline.layers_at(noises)  # before anything is measured
+    fingerprint, commonest = survey(subject.task, subject.batches.loader(subject.data))
+    if subject.baseline is not None:  # before anything is measured
+        subject.baseline.layers_at(noises)
+        subject.baseline.check_samples(fingerprint)
     with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)
@@ -130,7 +132,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     exits = subject.model.depth + 1
     levels = {level: layers.at_exits(slice(exits)) for level, layers in measured.items()}
     content = _measured(subject, levels)
-    results: dict[str, Any] = {"by_group": by_group(subject, levels)}
+    results: dict[str, Any] = {"by_group": by_group(subject, levels, fingerprint), "commonest": commonest}
     if subject.probed is not None:
         by_probe = {level: layers.at_exits(slice(exits, None)) for level, layers in measured.items()}
         results["probe"] = Probes(
@@ -206,7 +208,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     } | ({"settled_layer": settled} if settled else {})
 
 
-def by_group(subject: Subject, levels: Levels) -> Groups:
+def by_group(subject: Subject, levels: Levels, fingerprint: str) -> Groups:
     """The last layer's scores by group, and all layers' losses and scores by blocks of groups: ``groups.json``.
 
     Where all samples are of one group, which ``single`` then says, each sample counts as a group.
@@ -215,6 +217,7 @@ def by_group(subject: Subject, levels: Levels) -> Groups:
 
     Models that are evaluated on the same data have the same groups in the same order, and the same draws of noise:
     figures over several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or its root.
+    The fingerprint is that of `survey`.
     """
     trained = levels[subject.noise.level]
     single = trained.group_count == 1
@@ -237,7 +240,7 @@ def by_group(subject: Subject, levels: Levels) -> Groups:
             losses=by_block(each.losses for each in levels.values()),
             scores=by_block(each.scores for each in levels.values()),
         ),
-        fingerprint=trained.fingerprint,
+        fingerprint=fingerprint,
     )
 
 

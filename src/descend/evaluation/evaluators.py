@@ -13,9 +13,10 @@ import torch
 from torch.utils.data import Dataset, Subset, default_collate
 
 from descend.evaluation.evaluate import Levels, Subject
-from descend.evaluation.layers import evenly, measure, metric_value
+from descend.evaluation.layers import evenly, measure, metric_value, survey
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
+from descend.progress import progress
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
 from descend.tasks.base import LABELS
 
@@ -53,16 +54,18 @@ def on_validation(subject: Subject, levels: Levels, *, samples: Dataset) -> Iter
 
     At all levels, so that a run may be the baseline of others that were trained at another noise.
     """
+    task, batches, count = subject.task, subject.batches, len(samples)  # type: ignore[arg-type]
     noises = [subject.noise.at(level) for level in levels]
-    by_level = dict(zip(levels, measure(subject.model, subject.task, subject.batches.of(samples), noises), strict=True))
-    trained = by_level[subject.noise.level]
+    with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
+        each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
+    metrics = {level: layers.metrics for level, layers in zip(levels, each_level, strict=True)}
     yield (
         "validation",
         Validation(
-            samples=len(samples),  # type: ignore[arg-type]
-            metric=trained.metrics,
-            layer_metrics={level: layers.metrics for level, layers in by_level.items()},
-            fingerprint=trained.fingerprint,
+            samples=count,
+            metric=metrics[subject.noise.level],
+            layer_metrics=metrics,
+            fingerprint=survey(task, batches.loader(samples))[0],
         ),
     )
 

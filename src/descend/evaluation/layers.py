@@ -2,11 +2,11 @@
 
 import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -74,7 +74,6 @@ class LayerLosses:
             decisions.
         confidences: See ``decisions``.
         logits: Those of every layer, (S, L+1, C), and their targets, (S,), if they were asked for.
-        fingerprint: A hash of all targets in their order, whatever the batches.
     """
 
     losses: Tensor
@@ -84,10 +83,9 @@ class LayerLosses:
     decisions: Tensor | None = None
     confidences: Tensor | None = None
     logits: tuple[Tensor, Tensor] | None = None
-    fingerprint: str | None = None
 
     @classmethod
-    def of(cls, task: Task, columns: Columns, groups: Tensor, targets: Tensor, fingerprint: str) -> "LayerLosses":
+    def of(cls, task: Task, columns: Columns, groups: Tensor, targets: Tensor) -> "LayerLosses":
         """The values of all batches, put together.
 
         Args:
@@ -95,7 +93,6 @@ class LayerLosses:
             columns: For each name the values (N, L+1) of each batch.
             groups: (S,).
             targets: (S,); only read where the logits were kept.
-            fingerprint: Of all targets.
         """
         whole = {name: torch.cat(parts) for name, parts in columns.items()}
         scores = whole["scores"].double()
@@ -107,7 +104,6 @@ class LayerLosses:
             decisions=whole.get("decisions"),
             confidences=whole.get("confidences"),
             logits=(whole["logits"], targets) if "logits" in whole else None,
-            fingerprint=fingerprint,
         )
 
     def at_exits(self, exits: slice) -> "LayerLosses":
@@ -207,6 +203,33 @@ def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> flo
     return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 
 
+def survey(task: Task, batches: Iterable[dict[str, Any]]) -> tuple[str, float | None]:
+    """Look at samples without a model.
+
+    Args:
+        task: Says what the target is, and where a batch is padded.
+        batches: All samples.
+
+    Returns:
+        A hash of the samples in their order, of inputs and targets, without padding, which depends on the batch. And
+        the share of the commonest class: the accuracy of always naming it; None of another metric.
+    """
+    fields: dict[str, Any] = defaultdict(partial(hashlib.blake2b, digest_size=8))
+    classes: Counter[int] = Counter()
+    for batch in batches:
+        mask, target = task.mask(batch), task.target(batch)
+        if task.metric == "accuracy" and target.ndim == 1:
+            classes.update(target.tolist())
+        for name, value in {**batch, "": target}.items():
+            if isinstance(value, Tensor) and value.ndim:
+                padded = mask is not None and value.shape[: mask.ndim] == mask.shape
+                kept = value[mask] if padded else value
+                fields[name].update(kept.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+    whole = "".join(f"{name} {content.hexdigest()}" for name, content in sorted(fields.items()))
+    commonest = max(classes.values()) / classes.total() if classes else None
+    return hashlib.blake2b(whole.encode(), digest_size=8).hexdigest(), commonest
+
+
 @torch.no_grad()
 def measure(
     model: Any,
@@ -245,7 +268,6 @@ def measure(
     levels: list[Columns] = [defaultdict(list) for _ in noises]
     all_groups: list[Tensor] = []
     targets: list[Tensor] = []
-    content = hashlib.blake2b(digest_size=8)
     seen = 0
     with evaluating(model):
         for batch in batches:
@@ -266,14 +288,13 @@ def measure(
                     progress.update(size)
             groups = task.groups(batch)
             all_groups.append(seen + owners if groups is None else groups.cpu()[owners])
-            content.update(target.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
             targets.append(target.cpu() if keep_logits else target[:0].cpu())
             # Of packed texts there are more than rows.
             seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
     if not any(len(part) for part in all_groups):
         raise InputError("expected a data set with at least one target to measure; got none.")
     shared = torch.cat(all_groups), torch.cat(targets)
-    return [LayerLosses.of(task, columns, *shared, content.hexdigest()) for columns in levels]
+    return [LayerLosses.of(task, columns, *shared) for columns in levels]
 
 
 def read_exits(

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -88,9 +89,9 @@ class Evaluated:
         """The last layer's metric on validation data, to which layers are held where K is chosen.
 
         Args:
-            samples: How many validation samples the model was measured on.
-            fingerprint: That of their targets.
-            noise: The level γ at which it was.
+            samples: How many validation samples the model is measured on.
+            fingerprint: Theirs.
+            noise: The level γ at which it is.
 
         Raises:
             InputError: If the baseline was measured on others or not at this level.
@@ -123,6 +124,15 @@ class Evaluated:
             raise InputError(f"the baseline {self.name} diverged: its last layer is not finite. Give another.")
         return layers
 
+    def check_samples(self, fingerprint: str | None) -> None:
+        """Raise an `InputError` unless the baseline was evaluated on the samples with this fingerprint."""
+        assert self.groups is not None
+        if fingerprint != self.groups.fingerprint:
+            raise InputError(
+                f"the baseline {self.name} was evaluated on other samples than this model, or on texts or images cut "
+                "or scaled otherwise. Evaluate both on the same data, with the same --limit."
+            )
+
     def on_the_same(self, groups: Groups) -> LayerGroups:
         """The sums of a baseline's layers, for a model with these groups.
 
@@ -137,11 +147,7 @@ class Evaluated:
                 f"{len(self.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
                 "both on the same data."
             )
-        if groups.fingerprint != self.groups.fingerprint:
-            raise InputError(
-                f"the baseline {self.name} was evaluated on other samples than this model, of the same number: their "
-                "targets differ. Evaluate both on the same data."
-            )
+        self.check_samples(groups.fingerprint)
         return theirs
 
 
@@ -239,8 +245,11 @@ class Against:
         return state, 100 * float(most)
 
     def kept(self) -> Kept:
-        """Whether the last layer is within 2 percent of the full depth: proven, open, or broken if that is excluded."""
-        return self.state(self.scores.shape[1] - 1, KEPT_WITHIN, CONFIDENCE)[0]
+        """Whether the last layer is within 2 percent of the full depth: proven, open, or broken if that is excluded.
+
+        By the tests of `needed`, so that both say the same.
+        """
+        return self.state(self.scores.shape[1] - 1, KEPT_WITHIN)[0]
 
 
 def layers_needed(
@@ -332,16 +341,19 @@ def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
             key=lambda other: (-other.summary.depth, other.summary.seed != seed, PLAIN.index(other.summary.method))
         )
         if same and same[0] is not run and groups and summary.train_noise in groups.layers.noise:
-            with suppress(InputError):  # other samples or levels: its own full depth stays
-                needed, kept = layers_needed(
-                    groups,
-                    same[0],
-                    noise=summary.train_noise,
-                    higher_is_better=summary.higher_is_better,
-                    seconds=summary.latency.milliseconds if summary.latency else None,
-                    validation=summary.validation,
-                )
-                summary = summary.model_copy(update={"layers_needed": needed, "kept": kept})
+            count = partial(
+                layers_needed,
+                groups,
+                noise=summary.train_noise,
+                higher_is_better=summary.higher_is_better,
+                seconds=summary.latency.milliseconds if summary.latency else None,
+                validation=summary.validation,
+            )
+            try:
+                needed, kept = count(same[0])
+            except InputError:  # other samples or levels: it is held to its own full depth
+                needed, kept = count(None)
+            summary = summary.model_copy(update={"layers_needed": needed, "kept": kept})
         held.append(summary)
     return held
 

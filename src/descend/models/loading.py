@@ -36,6 +36,9 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
         InputError: If it can't be loaded, a size in its ``config.json`` is too large for any model, or its weights are
             pickles.
     """
+    path = Path(source).expanduser()
+    if not path.exists() and (path.is_absolute() or str(source).startswith(".") or len(path.parts) > 2):
+        raise InputError(f"can't load {what}: there is no folder {source}. Correct it, or give a name on the Hub.")
     try:
         refuse_unsafe(source)
         # Set trust_remote_code: by default Transformers asks on the terminal whether to run a folder's code.

@@ -53,7 +53,7 @@ class Groups(File):
         counts: Samples in each group, N numbers.
         scores: Sums of the scores, (G, N).
         layers: The losses and scores of all layers.
-        fingerprint: A hash of the samples' targets in their order.
+        fingerprint: A hash of the samples in their order, inputs and targets.
     """
 
     noise: list[float] = Field(min_length=1)

@@ -122,7 +122,7 @@ class Validation(Part):
         samples: How many samples.
         metric: The metric of each layer 0 … L at the training noise.
         layer_metrics: γ → the metric of each layer, at all evaluated levels; empty in files of older versions.
-        fingerprint: That of the samples' targets; None in files of older versions.
+        fingerprint: That of the samples, as in `Groups`; None in files of older versions.
     """
 
     samples: int

@@ -60,6 +60,10 @@ def anytime_curves(layer_metrics: ByLevel, higher_is_better: bool) -> list[Anyti
     ]
 
 
+Z95 = 1.645
+"""The 95 % quantile of the normal distribution."""
+
+
 class Provenance(Part):
     """Where an evaluated model comes from.
 
@@ -77,6 +81,7 @@ class Provenance(Part):
         seconds: Training time.
         temperature: What a classifier's logits were divided by, 1 if they were not; None where it is not known.
         note: What a reader should know of the run.
+        source: Where the data lie, if they are not the run's own.
     """
 
     recipe: str
@@ -92,6 +97,7 @@ class Provenance(Part):
     seconds: float | None = None
     temperature: float | None = None
     note: str = ""
+    source: str | None = None
 
 
 class Summary(Verdict, Provenance, File):
@@ -108,6 +114,7 @@ class Summary(Verdict, Provenance, File):
         train_value: The last layer's metric there.
         layer_losses: γ → the losses f_0 … f_L.
         layer_metrics: γ → the metric at each layer.
+        commonest: The accuracy of always naming the commonest class of the samples; None of another metric.
         input_metrics: γ → the metric of the input itself, with its noise: what doing nothing gives. Of tasks whose
             inputs and predictions are of one form, such as video denoising.
         anytime: For each γ of ``layer_metrics`` quality against depth; computed from them where a file has none.
@@ -150,6 +157,7 @@ class Summary(Verdict, Provenance, File):
     layer_losses: ByLevel
     layer_metrics: ByLevel = {}
     input_metrics: dict[float, Number] = {}
+    commonest: float | None = None
     anytime: list[AnytimeCurve] = Field(
         default_factory=lambda known: anytime_curves(known["layer_metrics"], known["higher_is_better"])
     )
@@ -225,9 +233,10 @@ class Summary(Verdict, Provenance, File):
         if self.layers_needed is None:
             return ""
         choice, within = self.layers_needed.choice(KEPT_WITHIN), tolerance_words(KEPT_WITHIN, self.higher_is_better)
+        if choice is None and self.layers_needed.chosen:
+            return f"On validation data the last layer is not within {within} of {self.full_depth}"
         if choice is None:
-            where = "within" if self.layers_needed.chosen else "certain to be within"
-            return f"The last layer is not {where} {within} of {self.full_depth}"
+            return f"The last layer is not certain to be within {within} of {self.full_depth}"
         if self._needs_all(choice):
             return f"None of {self.depth} layers can be left out within {within}"
         return choice.sentence(self.depth, within)
@@ -269,6 +278,12 @@ class Summary(Verdict, Provenance, File):
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
             lines.append(f"Last layer within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}.")
+        metric = self.layer_metrics.get(needed.noise)
+        if self.commonest is not None and metric and self.samples:
+            error = math.sqrt(metric[-1] * (1 - metric[-1]) / self.samples)
+            if metric[-1] - Z95 * error <= self.commonest:
+                chance = f"always naming the commonest class has {self.commonest:.3g}"
+                lines.append(f"The last layer may have learned nothing: {chance}.")
         if self.few_groups:
             lines.append(f"{self.groups} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed.")
         return lines

@@ -31,7 +31,15 @@ from descend.evaluation.risk_control import check_risk
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
-from descend.results import CERTIFIED_FILE, CONFIDENCE, ELSEWHERE, CertifiedExit, Summary
+from descend.results import (
+    CERTIFIED_FILE,
+    CONFIDENCE,
+    ELSEWHERE,
+    SUMMARY_FILE,
+    CertifiedExit,
+    Summary,
+    read_summary,
+)
 from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.describing import run_card
@@ -86,7 +94,7 @@ def evaluate(
     Args:
         folder: The run; or with ``task`` a folder that Transformers' `save_pretrained` wrote.
         data: Other data, evaluated on their test split or, without splits, as a whole; by default the run's own.
-        noise: Levels γ; by default eight from 0 to 3.5 times the training noise, or to 0.7 for token dropout.
+        noise: Levels γ; by default those of `usual_levels`.
         shift: The kind of noise, one of `SHIFTS`; the verdict is taken under it too, at the training level.
         split: ``test``, ``validation`` or ``train``.
         model: The run's model: ``model`` or ``best_feasible``.
@@ -141,6 +149,14 @@ def evaluate(
     carrier = folder / model if task is None else folder
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
+    source = data if place != folder else None
+    if source and Path(source).expanduser().exists():
+        source = os.path.abspath(Path(source).expanduser())
+    if source and (place / SUMMARY_FILE).is_file() and read_summary(place).source not in (None, source):
+        raise InputError(
+            f"{place} holds the evaluation on {read_summary(place).source}, which would be lost. Rename one of the two "
+            "data folders, or move the results."
+        )
     known = None if baseline is None else Evaluated.read(baseline if place == folder else baseline / place.name)
     saved = of_run(folder, model) if task is None else of_transformers(folder, task, dataset, data)
     recipe, restored, network = saved.recipe, saved.restored, saved.restored.model
@@ -182,7 +198,7 @@ def evaluate(
         saved.problem,
         recipe.corruption(sigma, seed, shift),
         noise or usual_levels(recipe, shift),
-        saved.provenance,
+        saved.provenance.model_copy(update={"source": source} if source else {}),
         name=name,
         split=split,
         shift=shift,
@@ -252,9 +268,13 @@ def few(samples: Any, most: int) -> Any:
 
 
 def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:
-    """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout."""
-    train_noise = 0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise
-    return usual_curve(train_noise)
+    """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout; after clean training 0 alone.
+
+    A kind of noise that was asked for has eight levels in any case.
+    """
+    if shift == "gaussian" and not recipe.noise:
+        return [0.0]
+    return usual_curve(0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise)
 
 
 def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:

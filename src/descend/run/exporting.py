@@ -13,7 +13,6 @@ from torch import nn
 
 from descend.contract import resolve
 from descend.errors import InputError, refuse
-from descend.evaluation.layers import measure
 from descend.evaluation.needed import Evaluated, held_to
 from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.denoiser import Denoiser
@@ -24,8 +23,11 @@ from descend.models.loading import load_model
 from descend.models.modules import check_savable, close
 from descend.results import (
     CONFIDENCE,
+    MODELS,
     SUMMARY_FILE,
     TRAINED_KEY,
+    Groups,
+    Summary,
     Trained,
     read_config,
     read_groups,
@@ -37,7 +39,6 @@ from descend.results.findings import STATES, first_within, tolerance_words
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
 from descend.run.describing import LOADING, run_card
-from descend.run.evaluating import to_choose_on
 from descend.run.loading import of_run
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
@@ -54,11 +55,10 @@ def choose(
 ) -> tuple[int, list[str]]:
     """Choose the smallest K such that layer K and all deeper ones are within a tolerance of full depth.
 
-    The metric is that of the validation data at the training noise, on the samples on which ``descend evaluate``
-    chooses K for ``layers_needed``. Nothing is written.
+    By the metric on validation data at the training noise, as ``descend evaluate`` measured it. Nothing is written.
 
     Args:
-        folder: The run.
+        folder: The run, evaluated on its own data.
         tolerance: Percentage points of an accuracy, percent of an error.
         model: The run's model: ``model`` or ``best_feasible``.
         baseline: The evaluated run to whose full depth layers are held; None for the model's own.
@@ -67,54 +67,51 @@ def choose(
         K, and in words: the metric of each layer, the choice, and whether test data certify it.
 
     Raises:
-        InputError: If the tolerance is out of range, the folder holds no finished run, the baseline was not evaluated,
-            or no layer is within the tolerance of it.
+        InputError: If the tolerance is out of range, the run or the baseline was not evaluated, or no layer is within
+            the tolerance.
     """
     if not 0 <= tolerance <= 100:
         raise InputError(f"tolerance must lie between 0 and 100, in percent; got {tolerance:g}.")
     reference = None if baseline is None else Evaluated.read(baseline)
-    subject = of_run(folder, model)
-    network, task = subject.restored.model.to(subject.args.device), subject.recipe.task()
-    data = subject.recipe.load(subject.restored)
-    samples = to_choose_on(data)
-    task.check(samples, network.limits)
-    noise = subject.recipe.corruption(subject.sigma, seed=0)
-    (measured,) = measure(network, task, subject.batches.of(samples), [noise])
-    values = measured.metrics
-    full, whose = values[-1], "its own full depth"
+    summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
+    known = ("test", "gaussian", model)
+    if summary is None or summary.validation is None or (summary.split, summary.shift, summary.checkpoint) != known:
+        again = f"descend evaluate {shlex.quote(str(folder))}{f' --model {model}' * (model != MODELS[0])}"
+        raise InputError(f"K is chosen by an evaluation of {folder / model} on its own data. Type first: {again}")
+    measured = summary.validation
+    full, whose = measured.metric[-1], "its own full depth"
     if reference is not None:
-        full = reference.of((data.name, "test", "gaussian", task.metric)).full_depth(
-            len(samples), measured.fingerprint, noise.level
-        )
+        reference = reference.of((summary.dataset, *known[:2], summary.metric))
+        full = reference.full_depth(measured.samples, measured.fingerprint, summary.train_noise)
         whose = f"the full depth of {reference.name}"
-    within = tolerance_words(tolerance, task.higher_is_better)
-    layer = first_within(values, full, tolerance, higher_is_better=task.higher_is_better)
-    digits = 4 if task.higher_is_better else 2
+    better = summary.higher_is_better
+    within, digits = tolerance_words(tolerance, better), 4 if better else 2
+    layer = first_within(measured.metric, full, tolerance, higher_is_better=better)
     if layer is None:
         raise InputError(
-            f"no layer is within {within} of {whose} on validation data: {task.metric} {values[-1]:.{digits}f} after "
-            f"the last one, {full:.{digits}f} there. Allow more by --tolerance, or name the layers."
+            f"no layer is within {within} of {whose} on validation data: {summary.metric} "
+            f"{measured.metric[-1]:.{digits}f} after the last one, {full:.{digits}f} there. Allow more by --tolerance, "
+            "or name the layers."
         )
     layer = max(layer, 1)  # the embedding is no model
-    rows = [f"layer {place}: {task.metric} {value:.{digits}f}" for place, value in enumerate(values)]
+    rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
     rows[layer] += " <- chosen"
-    last = f"K = {layer} of {len(values) - 1}: from it on every layer's {task.metric} is within {within} of {whose}."
-    certified = _certificate(folder, model, layer, tolerance, reference)
-    return layer, [f"{len(samples)} validation samples at γ = {subject.recipe.noise:g}:", *rows, last, certified]
+    last = f"K = {layer} of {summary.depth}: from it on every layer's {summary.metric} is within {within} of {whose}."
+    certified = _certificate(summary, read_groups(folder), layer, tolerance, reference)
+    return layer, [f"{measured.samples} validation samples at γ = {summary.train_noise:g}:", *rows, last, certified]
 
 
-def _certificate(folder: Path, model: str, layer: int, tolerance: float, baseline: Evaluated | None) -> str:
-    """What the test data say of K, if the run was evaluated on them."""
-    again = f"For a certificate of K on test data: descend evaluate {shlex.quote(str(folder))}"
-    if not (folder / SUMMARY_FILE).is_file():
-        return f"{again}."
-    summary, groups = read_summary(folder), read_groups(folder)
-    if summary.split != "test" or summary.checkpoint != model or groups is None:
-        return f"{again} --model {model}."
-    if baseline is not None:
-        baseline = baseline.of((summary.dataset, summary.split, summary.shift, summary.metric))
-    levels = held_to(groups, baseline, summary.higher_is_better)
-    state, most = levels[summary.train_noise].state(layer, tolerance)
+def _certificate(
+    summary: Summary, groups: Groups | None, layer: int, tolerance: float, baseline: Evaluated | None
+) -> str:
+    """What the test data say of K."""
+    if groups is None:
+        return "Test data say nothing of K: the evaluation's groups.json is missing."
+    try:
+        against = held_to(groups, baseline, summary.higher_is_better)[summary.train_noise]
+    except InputError as error:
+        return f"Test data say nothing of K: {error}"
+    state, most = against.state(layer, tolerance)
     within = tolerance_words(tolerance, summary.higher_is_better)
     if state != "proven" and math.isfinite(most):
         unit = "points" if summary.higher_is_better else "%"

@@ -63,7 +63,7 @@ def evaluate_frozen(
 
     Raises:
         InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file, a run
-            or results of another model.
+            or results of another model or of other data.
     """
     refuse_foreign([out / name for name in RESULTS], "another folder by --out")
     run = Path(model) / MODELS[0]
@@ -91,10 +91,11 @@ def evaluate_frozen(
 
         kind = LinearlyReadRecipe
     recipe: Any = kind(model=model, data=data, **settings).completed()
-    known = {"model": recipe.model}
+    known = {"model": recipe.model, "data": recipe.data, **settings}
     if (out / SUMMARY_FILE).exists() and read_json(out / SUMMARY_FILE).get("settings") != known:
         raise InputError(
-            f"{out} holds results that are not those of {model}, and would be lost. Choose another folder by --out."
+            f"{out} holds results of another model, other data or other settings, which would be lost. Choose another "
+            "folder by --out."
         )
     parts, task = recipe.load(), recipe.task()
     tell(recipe, parts, quiet=is_quiet())
