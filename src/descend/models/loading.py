@@ -38,7 +38,7 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
     """
     path = Path(source).expanduser()
     if not path.exists() and (path.is_absolute() or str(source).startswith(".") or len(path.parts) > 2):
-        raise InputError(f"can't load {what}: there is no folder {source}. Correct it, or give a name on the Hub.")
+        raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. There is no such folder.")
     try:
         refuse_unsafe(source)
         # Set trust_remote_code: by default Transformers asks on the terminal whether to run a folder's code.

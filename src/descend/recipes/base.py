@@ -383,8 +383,7 @@ def kept_layers(recipe: PretrainedSettings, config: PreTrainedConfig) -> int:
     """
     depth: int = config.num_hidden_layers
     if recipe.keep_layers is not None and recipe.keep_layers > depth:
-        layers = f"1 to {depth}, the layers of {recipe.model}"
-        raise InputError(f"keep_layers (--keep-layers) must be {layers}; got {recipe.keep_layers}.")
+        raise InputError(f"keep_layers must be 1 to {depth}, the layers of {recipe.model}; got {recipe.keep_layers}.")
     return recipe.keep_layers or depth
 
 

@@ -94,8 +94,8 @@ def evaluate_frozen(
     known = {"model": recipe.model, "data": recipe.data, **settings}
     if (out / SUMMARY_FILE).exists() and read_json(out / SUMMARY_FILE).get("settings") != known:
         raise InputError(
-            f"{out} holds results of another model, other data or other settings, which would be lost. Choose another "
-            "folder by --out."
+            f"{out} holds results that are not those of {model} on these data in this form, and would be lost. Choose "
+            "another folder by --out."
         )
     parts, task = recipe.load(), recipe.task()
     tell(recipe, parts, quiet=is_quiet())
