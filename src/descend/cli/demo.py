@@ -22,8 +22,8 @@ LEVELS = [0.0, 0.8, 1.6]
 NEXT = """Next, on your own model:
   descend evaluate MODEL --layers --data DATA
       says how many layers it needs as it is
-  descend train text --model MODEL --data DATA --exits own --method linear --out RUN
-      trains all its layers; image and lm in place of text for images and language models
+  descend train text --model MODEL --data DATA --out RUN
+      trains it so that fewer layers suffice; image in place of text for images
   descend.DescentTrainer in place of Trainer
       does this in Python, for your own PyTorch modules too"""
 

@@ -325,7 +325,7 @@ def line_of(summary: "Summary") -> str:
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
     method = f"(last trained by Descend with {summary.method})" if summary.last_trained else summary.method
-    method = "as it is" if method == "plain" else method
+    method = "as given" if method == "plain" else method
     lines = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
     if summary.asked or not summary.answer:
         lines.append(f"{summary.verdict} {summary.certificate}".strip())
