@@ -104,8 +104,8 @@ Evaluator = Callable[[Subject, Levels], Iterable[tuple[str, Any]]]
 
 
 def usual_curve(level: float) -> list[float]:
-    """Eight levels γ from 0 to 3.5 times the training noise."""
-    return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8).tolist()]
+    """Eight levels γ from 0 to 3.5 times the training noise; after clean training 0 alone."""
+    return [round(each, 6) for each in np.linspace(0, 3.5 * level, 8 if level else 1).tolist()]
 
 
 def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: Path | None = None) -> Summary:
@@ -217,7 +217,7 @@ def by_group(subject: Subject, levels: Levels, fingerprint: str) -> Groups:
 
     Models that are evaluated on the same data have the same groups in the same order, and the same draws of noise:
     figures over several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or its root.
-    The fingerprint is that of `survey`.
+    ``fingerprint`` is the samples' hash by `survey`.
     """
     trained = levels[subject.noise.level]
     single = trained.group_count == 1

@@ -90,7 +90,7 @@ class Evaluated:
 
         Args:
             samples: How many validation samples the model is measured on.
-            fingerprint: Theirs.
+            fingerprint: Their hash, see `Groups`.
             noise: The level γ at which it is.
 
         Raises:
@@ -227,12 +227,12 @@ class Against:
             smallest[percent] = layer if layer < len(high) else None
         return smallest
 
-    def state(self, layer: int, percent: float, confidence: float = SHARED) -> tuple[Kept, float]:
+    def state(self, layer: int, percent: float) -> tuple[Kept, float]:
         """Whether a layer and all deeper ones are within a tolerance, and how much worse they are at most, in percent.
 
         *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself.
         """
-        low, high = self.excess(percent, confidence)
+        low, high = self.excess(percent, SHARED)
         most, x, full = high[layer:].max(), percent / 100, abs(self.full.sum() / self.counts.sum())
         with np.errstate(divide="ignore", invalid="ignore"):  # where full depth makes no error
             if self.higher_is_better:

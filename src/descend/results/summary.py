@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sized
 from itertools import chain
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -58,10 +59,6 @@ def anytime_curves(layer_metrics: ByLevel, higher_is_better: bool) -> list[Anyti
         for level, metrics in sorted(layer_metrics.items())
         if len(metrics) > 1  # a file with fewer layers is refused elsewhere
     ]
-
-
-Z95 = 1.645
-"""The 95 % quantile of the normal distribution."""
 
 
 class Provenance(Part):
@@ -281,7 +278,7 @@ class Summary(Verdict, Provenance, File):
         metric = self.layer_metrics.get(needed.noise)
         if self.commonest is not None and metric and self.samples:
             error = math.sqrt(metric[-1] * (1 - metric[-1]) / self.samples)
-            if metric[-1] - Z95 * error <= self.commonest:
+            if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= self.commonest:
                 chance = f"always naming the commonest class has {self.commonest:.3g}"
                 lines.append(f"The last layer may have learned nothing: {chance}.")
         if self.few_groups:

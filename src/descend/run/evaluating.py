@@ -31,6 +31,7 @@ from descend.evaluation.risk_control import check_risk
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
+from descend.recipes.base import absolute_or_name
 from descend.results import (
     CERTIFIED_FILE,
     CONFIDENCE,
@@ -149,13 +150,12 @@ def evaluate(
     carrier = folder / model if task is None else folder
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
-    source = data if place != folder else None
-    if source and Path(source).expanduser().exists():
-        source = os.path.abspath(Path(source).expanduser())
-    if source and (place / SUMMARY_FILE).is_file() and read_summary(place).source not in (None, source):
+    source = None if place == folder else absolute_or_name(str(data))
+    before = read_summary(place).source if source and (place / SUMMARY_FILE).is_file() else None
+    if before not in (None, source):
         raise InputError(
-            f"{place} holds the evaluation on {read_summary(place).source}, which would be lost. Rename one of the two "
-            "data folders, or move the results."
+            f"{place} holds the evaluation on {before}, which would be lost. Rename one of the two data folders, or "
+            "move the results."
         )
     known = None if baseline is None else Evaluated.read(baseline if place == folder else baseline / place.name)
     saved = of_run(folder, model) if task is None else of_transformers(folder, task, dataset, data)
@@ -272,8 +272,8 @@ def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:
 
     A kind of noise that was asked for has eight levels in any case.
     """
-    if shift == "gaussian" and not recipe.noise:
-        return [0.0]
+    if shift == "gaussian":
+        return usual_curve(recipe.noise)
     return usual_curve(0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise)
 
 

@@ -91,8 +91,9 @@ def evaluate_frozen(
 
         kind = LinearlyReadRecipe
     recipe: Any = kind(model=model, data=data, **settings).completed()
-    known = {"model": recipe.model, "data": recipe.data, **settings}
-    if (out / SUMMARY_FILE).exists() and read_json(out / SUMMARY_FILE).get("settings") != known:
+    known: dict[str, Any] = {"settings": {"model": recipe.model, **settings}, "source": recipe.data}
+    before = read_json(out / SUMMARY_FILE) if (out / SUMMARY_FILE).exists() else known
+    if any(before.get(name) != value for name, value in known.items()):
         raise InputError(
             f"{out} holds results that are not those of {model} on these data in this form, and would be lost. Choose "
             "another folder by --out."
@@ -122,8 +123,8 @@ def evaluate_frozen(
                 method="plain",
                 seed=0,
                 model=recipe.label,
-                settings=known,
                 note=f"The model was not trained. Each layer's readout was fitted {how}.",
+                **known,
             ),
             name=parts.name,
             batches=batches,

@@ -235,7 +235,7 @@ def _stacked(samples: list[Any]) -> dict[str, Any]:
 
 def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
     if noise is None:
-        return usual_curve(level) if level else [0.0]
+        return usual_curve(level)
     if isinstance(noise, str | bool):
         raise InputError(f"noise must be one level or a sequence of numbers, such as (0, 0.5, 1); got {noise!r}.")
     levels = [float(each) for each in ([noise] if isinstance(noise, int | float) else noise)]

@@ -50,7 +50,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
         if not (inside / side / name).is_dir():
             raise InputError(
                 f"{inside} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there is no "
-                f"{side}/{name}. Texts of one's own classes are read by --dataset labelled. A run stays with its kind."
+                f"{side}/{name}. Texts of one's own classes are read by --dataset labelled. A run keeps its kind."
             )
     _, files = class_files(inside, {".txt"}, IMDB_LABELS)
     return DatasetDict({side: Dataset.from_list(_texts(files[side], root)) for side in ("train", "test")})
