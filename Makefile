@@ -5,7 +5,7 @@ DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 TOOLS := .tools
 
-.PHONY: install demo test lint docs sbom audit clean
+.PHONY: install demo test test-all lint docs sbom audit clean
 
 install: $(READY)
 
@@ -27,8 +27,13 @@ demo: $(DEMO)
 	OMP_NUM_THREADS=1 $(BIN)/descend demo --out demo
 
 # Two files at a time, each on one thread: that is faster than one on two.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(PYTEST) -m "not slow"
+
+test-all: install
+	$(PYTEST)
 
 lint: install
 	$(BIN)/ruff check .

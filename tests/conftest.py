@@ -15,6 +15,9 @@ import torch
 
 from descend.tasks.video import datasets
 
+SLOW_FIXTURES = {"swept", "two", "counted", "table", "drawn"}
+"""They train or draw for half a minute: a test that uses one is slow."""
+
 # A busy machine is no failure.
 hypothesis.settings.register_profile("descend", deadline=None)
 hypothesis.settings.load_profile("descend")
@@ -23,6 +26,13 @@ hypothesis.settings.load_profile("descend")
 pytest.register_assert_rewrite("tests.support")
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Marks as slow what uses a slow fixture."""
+    for item in items:
+        if SLOW_FIXTURES & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", autouse=True)

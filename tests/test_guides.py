@@ -30,6 +30,7 @@ from descend.models import causal, images
 from descend.models.encoders import FAMILIES
 from descend.tasks.text import generate_instructions
 from tests.support import networks, own
+from tests.support.cases import slow_but
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 from tests.support.networks import QUIET, network
 from tests.support.sources import write_frames, write_video
@@ -107,9 +108,10 @@ LEFT = {
     GUIDES / "resume.md": ("runs/constrained/model/model.safetensors",),
     GUIDES / "sweep.md": ("sweep/report.html",),
 }
+QUICK = (README, *(GUIDES / name for name in ("denoise.md", "privacy.md", "resume.md")))
 
 
-@pytest.mark.parametrize("page", LEFT, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", slow_but(QUICK, LEFT), ids=lambda page: page.name)
 def test_its_commands_run(run, page):
     run(page)
     assert all(Path(place).exists() for place in LEFT[page])
@@ -126,6 +128,7 @@ def test_resume_in_a_script():
     trainer.train.assert_called_once_with(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 def test_language_in_a_script(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tokenizer = review_tokenizer()
@@ -264,6 +267,7 @@ def test_the_tutorial_is_as_short_as_it_says():
     assert len(lines) <= 45 and "45 lines" in text
 
 
+@pytest.mark.slow
 def test_the_tutorial_ends_in_a_page_that_compares_both(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [str(TUTORIAL), str(tmp_path / "out")])
     runpy.run_path(str(TUTORIAL), run_name="__main__")

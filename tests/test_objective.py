@@ -8,6 +8,7 @@ from torch._dynamo.utils import counters
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, Objective, Task, UTConfig, objective
 from descend.models import DUST, DUSTConfig, LayeredCausalLM, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising
+from tests.support.cases import slow_but
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import layers
 
@@ -122,7 +123,7 @@ def weights_of(step):
     return [0.0 if step % 2 else 0.1 * step, 0.3 + 0.07 * step, 0.5 / (1 + step), 1.0]
 
 
-@pytest.mark.parametrize("name", ["UT", "ViT", *TEXT])
+@pytest.mark.parametrize("name", slow_but(["descend-text-ut"], ["UT", "ViT", *TEXT]))
 def test_weights_and_noise_do_not_compile_anew(fresh, name):
     objective, batches = made(name, GaussianNoise(0.5, seed=3))
     plain, _ = made(name, GaussianNoise(0.5, seed=3))
@@ -142,7 +143,7 @@ def test_weights_and_noise_do_not_compile_anew(fresh, name):
     assert graphs() <= (2 if name in VIDEO else 4)
 
 
-@pytest.mark.parametrize("method", ["constrained", "erm"])
+@pytest.mark.parametrize("method", slow_but([], ["constrained", "erm"]))
 def test_a_compiled_run_is_an_eager_one(fresh, tmp_path, method):
     data = [{"patches": row} for row in windows()["patches"]] * 8
     losses = {}

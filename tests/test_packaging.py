@@ -134,6 +134,7 @@ def built(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package(built):
     (wheel,) = built.glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -212,6 +213,7 @@ print("trained")
     assert done.stdout == "trained\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_and_evaluated_without_any_extra(tmp_path, without):
     """A model of Transformers and samples in a list; the verdict and its file, and a line says how to get the page."""
     script = """
@@ -242,6 +244,7 @@ DRAWING = ["matplotlib", "jinja2"]
 BESIDE_VIDEO = sorted({*OPTIONAL} - EXTRAS["video"].keys() - EXTRAS["report"].keys())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hidden", "page"), [(DRAWING, False), (BESIDE_VIDEO, True)], ids=["no report", "video alone"])
 def test_videos_need_the_extra_video_and_for_the_page_report(tmp_path, without, hidden, page):
     videos = clips(tmp_path / "videos", frames=12)

@@ -78,6 +78,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @quick
 @given(contents)
 def test_whatever_a_file_holds_its_reader_refuses_it_in_words_or_reads_it(tmp_path, content):

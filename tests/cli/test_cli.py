@@ -68,6 +68,7 @@ def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, sam
 # --- evaluate, compare, report, demo
 
 
+@pytest.mark.slow
 def test_a_single_level_is_told_once(pair):
     summary = read_summary(pair[0])
     alone = {"noise": [0.8], "values": summary.values[1:], "mean": summary.values[1]}
@@ -84,6 +85,7 @@ def test_a_single_level_is_told_once(pair):
         assert told.startswith("UT-2 (last trained by Descend with erm) on ") == ("note" in changes)
 
 
+@pytest.mark.slow
 def test_compare_and_report_write_one_page(capsys, tmp_path, pair):
     said(capsys, "compare", pair[0], "--out", tmp_path / "both")  # its own makes way
     out, _ = said(capsys, "compare", *pair, "--out", tmp_path / "both")
@@ -423,6 +425,7 @@ def test_levels_are_a_list_or_a_range(text, expected):
     assert levels(text) == expected
 
 
+@pytest.mark.slow
 def test_bars_with_the_time_left_on_a_terminal(tmp_path):
     """One of 100 columns; both commands in one process, which imports once."""
     brief = ["--max-steps", "30", "--logging-steps", "1", "--method", "erm", "--out", "run"]

@@ -64,6 +64,7 @@ def test_the_kinds_of_texts_are_those_that_are_known():
 # --- a method's own settings, and data
 
 
+@pytest.mark.slow
 def test_a_setting_of_a_searched_method_is_given_once_for_a_sweep(capsys, tmp_path):
     sweep = ["sweep", "text-ut", "--data", "generated", "--trials", "1", "--layer-dropout", "0.1", "--no-tied"]
     assert "--layer-dropout" in refused(capsys, *sweep, "--out", tmp_path / "a", "--method", "erm")

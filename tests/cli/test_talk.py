@@ -30,6 +30,7 @@ def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_resul
     assert progress.QUIET not in os.environ  # the next command is not quiet
 
 
+@pytest.mark.slow
 def test_no_library_says_anything_and_no_bar_is_drawn_without_a_terminal(tmp_path):
     """In one separate process, which imports once."""
     trained = [["train", recipe, *TEXT, "--out", recipe] for recipe in ("llm-sft", "text-distilbert")]

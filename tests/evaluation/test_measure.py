@@ -383,6 +383,7 @@ def test_agreement_is_that_of_a_loop_over_tokens():
     assert found.tolist() == expected.tolist() and 0 <= found.min() <= found.max() <= 12
 
 
+@pytest.mark.slow
 def test_all_depths_take_one_pass_and_one_drafted_answer_of_a_model_that_can_draft():
     model = LayeredCausalLM(causal(num_hidden_layers=6))
     generations, generate = [], model.saved.generate

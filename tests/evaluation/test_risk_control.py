@@ -16,6 +16,7 @@ from descend.evaluation import risk_control
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
 from descend.results import CERTIFIED_FILE, CertifiedExit, read_config, read_summary
+from tests.support.cases import slow_but
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 
 SPREAD = (1.0, 0.8)
@@ -112,7 +113,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("kind", slow_but(["ten a group"], SIZES))
 def test_a_risk_is_certified_wrongly_as_rarely_as_promised_for_correlated_samples(kind, monkeypatch):
     """The first threshold is safe; the risk of the next three is the bound itself, of the fifth far below it again.
 
@@ -191,6 +192,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(trained):
     config, (checkpoint,) = read_config(trained), trained.glob("checkpoint-*")
     stored, kept = (load_file(each / "model.safetensors") for each in (checkpoint, trained / "model"))
@@ -200,6 +202,7 @@ def test_a_run_keeps_the_tempered_model_and_its_checkpoints_do_not(trained):
         torch.testing.assert_close(value * divisor, stored[name])
 
 
+@pytest.mark.slow
 def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     given = {"noise": [0.0], "exit": True, "most": 20}
     summary = run.evaluate(trained, **given, risk=0.2, confidence=0.9)
@@ -222,6 +225,7 @@ def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     assert (trained / "model" / CERTIFIED_FILE).read_text() == before
 
 
+@pytest.mark.slow
 def test_the_page_on_exits_does_what_it_says(trained):
     page = ROOT / "docs" / "guides" / "exits.md"
     words = [word.replace("runs/imdb", str(trained)) for word in words_of(commands(page)[0])]

@@ -115,6 +115,7 @@ def test_without_noise_and_at_full_depth_it_is_hf(run, plain):
         assert any(answers)
 
 
+@pytest.mark.slow
 def test_results_are_bit_equal_over_batch_size_and_order_and_padding_changes_them_by_rounding(run):
     alone = DescendLM(str(run), noise=1, layer=2)
     together = DescendLM(str(run), noise=1, layer=2, batch_size=7)
@@ -151,6 +152,7 @@ def test_lm_eval_finds_the_model_type_by_its_entry_point_and_by_import(run):
 # --- the command
 
 
+@pytest.mark.slow
 def test_runs_are_evaluated_and_compared(run, plain, tasks, tmp_path, capsys):
     out = tmp_path / "new" / "results.json"
     flags = ["--tasks", ",".join(tasks.values()), "--noise", "0,1", "--out", str(out)]

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser
 from descend.report import write_completions, write_page
 from descend.results.ownership import written_by_descend
 from tests.support.browser import HOSTILE, Guarded, Visit
+from tests.support.cases import slow_but
 from tests.support.pages import NOISE, classifier, fake_run
 
 TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
@@ -40,8 +41,8 @@ def unfold(visit: Visit) -> None:
     visit.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("scheme", slow_but(["light"], ["light", "dark"]))
+@pytest.mark.parametrize("size", slow_but([PHONE], [DESK, PHONE]), ids=["desk", "phone"])
 def test_it_fits_axe_finds_nothing_and_the_answer_comes_first(
     browser: Browser, pages: list[Path], size: dict, scheme: str
 ) -> None:
@@ -107,6 +108,7 @@ def test_the_sliders_move_all_frames(visit: Visit) -> None:
     assert visit.complaints == []
 
 
+@pytest.mark.slow
 def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
     proven = {"feasible": False, "violation_intervals": [[0.1, 0.5]] * 7}
     states = {"certain": {}, "undecided": {"certain": False}, "broken": proven, "open": {"groups": 3}}
@@ -128,6 +130,7 @@ def test_texts_are_shown_with_what_each_layer_decides(browser: Browser, pages: l
         assert len(row) == 7 and row[0].split() == ["✗", *HOSTILE[1].split(), "50%"] and row[-1].endswith("85%")
 
 
+@pytest.mark.slow
 def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> None:
     hostile = " ".join(HOSTILE)
     names = ("dataset", "model", "verdict", "certificate", "note", "recipe", "shift", "split", "checkpoint")

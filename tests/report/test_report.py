@@ -375,6 +375,7 @@ def test_each_verdict_is_said_once_and_by_whom(view, tmp_path: Path) -> None:
 # --- which runs share a section and an arm
 
 
+@pytest.mark.slow
 def test_runs_evaluated_on_other_data_or_models_are_kept_apart(view, tmp_path: Path) -> None:
     differing = {
         "": {},

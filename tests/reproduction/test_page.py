@@ -36,6 +36,7 @@ def drawn(table, tmp_path_factory):
     return page.write(table, tmp_path_factory.mktemp("drawn")).parent
 
 
+@pytest.mark.slow
 def test_two_real_runs_become_a_page(tmp_path, capsys):
     """From the command line to the page, through every file that `descend` writes."""
     study, file = str(tmp_path / "study"), tmp_path / "study.jsonl"

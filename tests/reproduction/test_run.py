@@ -17,6 +17,8 @@ from reproduction.grids import SCALES
 from reproduction.run import FAILED_FILE, RUN, Session, Study, listing, read_json, write_json
 from reproduction.table import collected
 
+pytestmark = pytest.mark.slow
+
 SMOKE = SCALES["smoke"]
 ROWS = [Row("main", "UT", ["scenes"], [2], [0.8], ["linear"], [0], ["untied"])]
 

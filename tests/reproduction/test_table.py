@@ -113,6 +113,7 @@ def table(study):
     return read(study)
 
 
+@pytest.mark.slow
 def test_the_file_holds_what_the_folder_does(study, table, tmp_path):
     count = write(study, tmp_path / "study.jsonl")
     file = read(tmp_path / "study.jsonl")

@@ -116,6 +116,7 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
     assert file.read_text().startswith("third\n") and list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.slow
 def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path, caplog):
     run, file = tmp_path / "run", tmp_path / "run" / "model" / CARD_FILE
     assert train(run, "--noise-is", "variance", steps=3) == 0

@@ -17,6 +17,7 @@ def pictures(folder, end=""):
     return np.stack([np.asarray(Image.open(file)) for file in files])
 
 
+@pytest.mark.slow
 def test_every_frame_of_every_clip_is_written(finished, tmp_path, capsys):
     write_video(tmp_path / "clips/a.avi", 35)  # more than one block, and no whole number of windows
     write_video(tmp_path / "clips/holiday/b.mp4", 1, size=(48, 64))

@@ -27,6 +27,7 @@ def texts(model):
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
+@pytest.mark.slow
 def test_a_language_model_is_a_plain_checkpoint(language, tmp_path, capsys):
     out, err = said(capsys, "export", language, "--layers", "2", "--out", tmp_path / "two")
     assert not err
@@ -56,6 +57,7 @@ def test_a_language_model_is_a_plain_checkpoint(language, tmp_path, capsys):
     assert draft == {"method": "draft_model", "model": str(tmp_path / "two"), "num_speculative_tokens": 5}
 
 
+@pytest.mark.slow
 def test_evaluate_takes_an_exported_classifier_whose_card_says_where_it_comes_from(
     classifier, reviews, tmp_path, capsys
 ):
@@ -76,6 +78,7 @@ def test_evaluate_takes_an_exported_classifier_whose_card_says_where_it_comes_fr
     assert results == {level: pytest.approx(whole.layer_metrics[level][2], rel=1e-5) for level in (0, 1)}
 
 
+@pytest.mark.slow
 def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights_is_kept(language, tmp_path, capsys):
     half = shutil.copytree(language, tmp_path / "half")
     AutoModelForCausalLM.from_pretrained(half / "model", dtype=torch.bfloat16).save_pretrained(half / "model")

@@ -86,6 +86,7 @@ def test_a_head_with_the_datas_classes_is_trained_further_in_its_own_numbers(mod
     assert main(["evaluate", str(out), "--data", str(other)]) == 2
 
 
+@pytest.mark.slow
 def test_the_guides_commands_and_python_run(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(models / "named", "MODEL")

@@ -30,6 +30,7 @@ def prompts(tmp_path_factory):
     return file
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_with_all_that_a_classifier_is(language, capsys):
     out, _ = said(capsys, "evaluate", language, "--noise", "0,0.5,1", "--exit")
     assert re.search(r"Llama-3 constrained on generated instructions: mean token_accuracy", out)
@@ -111,6 +112,7 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(language, prompts, 
     assert not [*tmp_path.glob("none.json*")]
 
 
+@pytest.mark.slow
 def test_an_answer_has_its_own_room_whatever_is_beside_it(tmp_path, capsys):
     # Of a model that has not learned to stop.
     run = trained(tmp_path / "run", "llm-sft", f"{SMALL} --data generated --learning-rate 0 --method erm")
@@ -124,6 +126,7 @@ def test_an_answer_has_its_own_room_whatever_is_beside_it(tmp_path, capsys):
     assert found[0] == found[1] and len(found[0][0].split()) > len(found[0][1].split())
 
 
+@pytest.mark.slow
 def test_a_pretrained_model_is_cut_and_asked_and_one_layer_drafts_nothing(models, prompts, language, tmp_path, capsys):
     settings = f"{UNSAVED} --data generated --max-length 60 --max-steps 4 --keep-layers 1 --dual-warmup-steps 0"
     run = trained(tmp_path / "run", "lm", settings, "--model", models / "causal")
@@ -145,6 +148,7 @@ def test_a_pretrained_model_is_cut_and_asked_and_one_layer_drafts_nothing(models
 # --- llama2.c
 
 
+@pytest.mark.slow
 def test_a_real_pretrained_model_is_converted_and_tuned(real_data, tmp_path, capsys):
     llama2c.convert(real_data / "weights" / "stories260K", tmp_path / "stories")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "stories")
@@ -165,6 +169,7 @@ def test_a_real_pretrained_model_is_converted_and_tuned(real_data, tmp_path, cap
     assert [row["dataset"] for row in read_json(tmp_path / "o.json")] == ["helpful_base"] * 3
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_ends_early_is_refused(real_data, tmp_path):
     source = real_data / "weights" / "stories260K"
     shutil.copy(source / "tok512.bin", tmp_path)

@@ -10,6 +10,7 @@ from descend.cli import main
 from descend.recipes import RECIPES
 from descend.results import read_summary
 from descend.results.config import PRETRAINED
+from tests.support.cases import slow_but
 from tests.support.runs import SAVED, SETTINGS, assert_same_end, said
 
 TEXT = "--depth 2 --hidden-size 16 --max-length 30 --learning-rate 0.01 --dual-warmup-steps 0"
@@ -32,7 +33,7 @@ def test_every_recipe_is_here():
     assert CASES.keys() == {*RECIPES}
 
 
-@pytest.mark.parametrize("recipe", CASES)
+@pytest.mark.parametrize("recipe", slow_but(["video-ut", "text", "image"], CASES))
 def test_a_resumed_run_ends_in_the_same_bits_and_is_evaluated_and_exported(recipe, here, capsys):
     words = ["train", recipe, *CASES[recipe].split(), *SAVED.split(), "--out"]
     ends = "\n" if recipe in PRETRAINED else ": "  # without a verdict, which was not asked for

@@ -148,6 +148,7 @@ def test_an_interrupted_run_goes_on_bit_equal(tmp_path, settings, monkeypatch, c
     assert_same_end(tmp_path / "whole" / "run", out)
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_made_longer(finished, out, capsys):
     """Its evaluation is removed at the first further step, and files of nobody's are not."""
     shutil.copytree(out, out.parent / "elsewhere").rename(out / "on-elsewhere")
@@ -178,6 +179,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_made_longer(fi
     assert (own := run.evaluate(out, noise=[0.0])).dataset == "scenes" and own.values == values
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_subprocess_saves_and_says_how_to_go_on(tmp_path):
     flags = ["--per-device-train-batch-size", "2", "--logging-steps", "1", "--eval-steps", "1000"]
     out = tmp_path / "a run"
@@ -226,6 +228,7 @@ def test_a_checkpoint_of_another_model_is_not_resumed(out, capsys):
 # --- evaluating
 
 
+@pytest.mark.slow
 def test_other_data_are_judged_with_the_sigma_of_the_run_whose_own_evaluation_stays(out, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
     own = {path: path.read_bytes() for path in [*out.glob("*.*"), *out.glob("model/*")] if path.is_file()}
@@ -262,6 +265,7 @@ def strict(path: Path):
     return json.loads(path.read_text(), parse_constant=lambda constant: pytest.fail(f"{constant} in {path}"))
 
 
+@pytest.mark.slow
 def test_what_is_no_number_is_judged_with_nulls(finished, out, capsys):
     """Of noise beyond all numbers, and of a model that has diverged."""
     said(capsys, "evaluate", out, "--noise", "0.8,1e30")

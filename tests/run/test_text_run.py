@@ -15,6 +15,7 @@ from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
 from descend.results import read_config, read_summary
 from descend.tasks.text import Classification, generate_reviews
+from tests.support.cases import slow_but
 from tests.support.runs import SAVED, UNSAVED, said, trained
 from tests.support.texts import review_folder
 
@@ -61,6 +62,7 @@ def test_a_run_is_judged_under_other_shifts_and_on_other_data(classifier, tmp_pa
         run.evaluate(classifier, shift="pink")
 
 
+@pytest.mark.slow
 def test_pairs_from_disk_end_to_end(real_data, tmp_path):
     words = ["--data", real_data / "mnli" / "nyu_tsv", "--tokenizer", real_data / "tokenizers" / "bert-base-uncased"]
     out = trained(tmp_path / "run", "text-ut", f"{SMALL} --depth 2 --hidden-size 16 --dataset mnli", *words)
@@ -156,7 +158,7 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     assert small.config.num_hidden_layers == 1
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert-bare"])
+@pytest.mark.parametrize("name", slow_but(["bert"], ["bert", "modernbert-bare"]))
 def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, models, reviews, tmp_path):
     words = ["evaluate", str(models / f"long-{name}"), "--layers", "--data", str(reviews), "--most", "40", "--quiet"]
     for _ in range(2):  # its own results are written again

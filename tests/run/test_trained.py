@@ -52,6 +52,7 @@ def test_every_saved_model_says_what_it_was_trained_with(constrained):
         assert f"divided by the temperature {ours.temperature:.4g}" in card
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_held_to_the_constraints_of_its_training(constrained, tmp_path):
     folder, ours = constrained
     again = AutoModelForSequenceClassification.from_pretrained(folder / "saved")

@@ -30,6 +30,7 @@ from descend.sweep import worker
 from descend.sweep.results import searched_by, sentences
 from descend.sweep.space import edges, read_ranges, recipe_values, space
 from tests.support.browser import HOSTILE, Guarded
+from tests.support.cases import slow_but
 from tests.support.forking import prepared
 from tests.support.runs import refused, said, stop_after
 
@@ -261,6 +262,7 @@ def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on(finished, step,
 # --- workers that come and go
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "server",
     [
@@ -298,7 +300,7 @@ def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_pat
     assert again["folder"] == "trials/erm-000" and [again[name] for name in same] == [first[name] for name in same]
 
 
-@pytest.mark.parametrize(("heartbeats", "retries"), [(1, 2), (0, 0)])
+@pytest.mark.parametrize(("heartbeats", "retries"), slow_but([(0, 0)], [(1, 2), (0, 0)]))
 def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lost_one(
     tmp_path, monkeypatch, capsys, heartbeats, retries
 ):
@@ -317,6 +319,7 @@ def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lo
     assert [trial["retries"] for trial in trials_of_erm(out)] == [retries]
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkeypatch, capsys):
     stop_after(monkeypatch, 3)
     line = words(tmp_path / "sweep", 1, *ERM)
@@ -326,6 +329,7 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkey
     assert (trial["folder"], trial["retries"], trial["value"]) == ("trials/erm-000", 1, first["value"])
 
 
+@pytest.mark.slow
 def test_what_a_trial_draws_does_not_depend_on_who_runs_it(swept, tmp_path):
     for trials in (1, 2):
         assert main(words(tmp_path / "sweep", trials, *ERM)) == 0

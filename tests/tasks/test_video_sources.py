@@ -78,6 +78,7 @@ def test_real_layouts(real_data, path, split, expected):
     assert [clip.name for clip in clips] == sorted(expected)
 
 
+@pytest.mark.slow
 def test_real_formats_decode_to_as_many_frames_as_they_announce(real_data):
     for path in (
         "UCSD_Anomaly_Dataset.v1p2/UCSDped1/Test/Test001",

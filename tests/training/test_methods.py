@@ -148,6 +148,7 @@ def test_training_is_transformers_own_neftune_and_evaluation_has_our_noise(tmp_p
     assert ours._level == 0.5
 
 
+@pytest.mark.slow
 def test_a_run_says_its_alpha_and_seeds_are_of_one_arm(tmp_path):
     words = "train text-distilbert --data generated --depth 2 --hidden-size 16 --max-length 30 --use-cpu --max-steps 2"
     for seed in ("0", "1"):
@@ -260,6 +261,7 @@ def test_heads_have_their_own_learning_rate(tmp_path):
     assert len(set(ids)) == len(ids) == len(list(made.model.parameters()))
 
 
+@pytest.mark.slow
 def test_a_compiled_objective_with_own_exits_is_the_eager_one():
     found = []
     for compiles in (False, True):

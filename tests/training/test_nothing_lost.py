@@ -250,6 +250,7 @@ def test_what_an_epoch_measures_at_its_end_is_measured_once(tmp_path, by_epochs,
 # --- disks
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_disk_ends_the_run_with_one_line(finished, tmp_path):
     """Each file in turn: the rows, torch's own writing, safetensors' own."""
     compiler = shutil.which("cc")

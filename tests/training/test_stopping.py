@@ -103,6 +103,7 @@ FLAGS = ["--patience", "2", "--eval-steps", "1"]
 FLAGS += ["--dual-warmup-steps", "3", "--slack", "explicit", "--dual-lr", "0.3"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_where_it_would_have_ended(tmp_path, monkeypatch):
     scripted(monkeypatch, [(9, 8, last) for last in (6.0, 6.0, 6.0, 5.0, 4.0, 4.5, 3.0, 3.5, 3.0)])
     whole, part = tmp_path / "whole" / "run", tmp_path / "part" / "run"
