@@ -22,9 +22,9 @@ $(READY): $(DEMO)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,lint,docs,privacy]'
 	touch $(READY)
 
-# It installs what it needs and no more. On one thread: two wait for each other where the machine is busy.
+# It installs what it needs and no more.
 demo: $(DEMO)
-	OMP_NUM_THREADS=1 $(BIN)/descend demo --out demo
+	$(BIN)/descend demo --out demo
 
 # Two files at a time, each on one thread: that is faster than one on two.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile

@@ -657,6 +657,18 @@ class Setting(NamedTuple):
         infinite = number and not math.isfinite(value) and self.allowed.words.startswith("be at least")
         return self.allowed.words + ", and finite" * infinite
 
+    def check(self, value: Any) -> None:
+        """Refuse a value that the declaration does not allow.
+
+        Raises:
+            InputError: If it has another type, is outside the range or is none of the choices.
+        """
+        if fault := self.fault(value):
+            close = difflib.get_close_matches(str(value), self.metadata.get("choices", ()), n=1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            text = "the text " if isinstance(value, str) and fault == "be a number" else ""
+            raise InputError(f"{self.name} must {fault}; got {text}{value!r}{meant}.")
+
 
 _AS = {int: "__index__", float: "__float__"}
 """Kind of number → the method of values that are one."""
@@ -707,21 +719,16 @@ def _type_of(hint: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def check(settings: Any) -> None:
-    """Refuse a value that its declaration does not allow.
+    """Refuse what `Setting.check` refuses.
 
     Args:
         settings: An instance of a class of settings, whose arguments of Transformers are checked too.
 
     Raises:
-        InputError: If a value has another type, is outside its range or is none of its choices.
+        InputError: If a value is not allowed.
     """
     for each in settings_of(type(settings)).values():
-        value = getattr(settings, each.name)
-        if fault := each.fault(value):
-            close = difflib.get_close_matches(str(value), each.metadata.get("choices", ()), n=1)
-            meant = f" (did you mean {close[0]}?)" if close else ""
-            text = "the text " if isinstance(value, str) and fault == "be a number" else ""
-            raise InputError(f"{each.name} must {fault}; got {text}{value!r}{meant}.")
+        each.check(getattr(settings, each.name))
 
 
 def flag_of(name: str) -> str:

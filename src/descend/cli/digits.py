@@ -21,8 +21,8 @@ WIDTH = 64
 
 SETTINGS: dict[str, Any] = {
     "num_train_epochs": 6,
-    "per_device_train_batch_size": 32,
-    "learning_rate": 1e-3,
+    "per_device_train_batch_size": 64,
+    "learning_rate": 2e-3,
     "use_cpu": True,
 }
 

@@ -108,6 +108,10 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     RECIPES.check_given(given["recipe"], given, folder)
     if folder:
         parser.error("the following arguments are required: --out")
+    known = known_settings(given["recipe"])
+    for setting, value in given.items():
+        if setting in known:
+            known[setting].check(value)  # before PyTorch is imported
     check_data(given["data"], hub=given["recipe"].startswith("text"), images=given["recipe"] == "image")
     given["output_dir"] = given.pop("out")
     return given
