@@ -130,6 +130,7 @@ def test_the_demo_shows_a_fair_pair_and_goes_on(capsys, monkeypatch, tmp_path, p
     # An interrupted one goes on: what is done stays done.
     shutil.rmtree(folders[1])
     done = (folders[0] / "model" / "model.safetensors").read_bytes()
+    assert "was made with --data generated --seed 5 --max-steps 1" in refused(capsys, *demo, "--resume", "--seed", "6")
     said(capsys, *demo, "--resume")
     assert (folders[0] / "model" / "model.safetensors").read_bytes() == done and (folders[1] / "summary.json").is_file()
 

@@ -102,6 +102,8 @@ def test_the_bound_is_in_the_unit_of_the_tolerance():
     assert against(-worse, -1.2 * full).state(0, 5)[1] == pytest.approx(100 * 0.2 / 1.2)  # of |M|
     negative = against(np.stack([-0.985 * full, -full], 1), -full, own=True)
     assert negative.needed() == {1: 1, 2: 0, 5: 0} and negative.state(0, 2)[1] == pytest.approx(1.5)
+    assert negative.worse(0) == pytest.approx(1.5) and against(worse**2, full, root=True).worse(0) == pytest.approx(10)
+    assert against(-worse, -full, higher_is_better=True).worse(0) == pytest.approx(10)
 
 
 @pytest.mark.parametrize("lost", [np.inf, np.nan])
@@ -285,6 +287,19 @@ ANSWERS = [
             (Choice(layer=1, state="broken"), "1 of 6 layers do not suffice within 2 points", "1 of 6 layers"),
             (Choice(layer=0, state="broken"), "The embedding alone is not within 2 points", "the embedding alone"),
         )
+    ),
+    (  # few groups, and samples that speak against the choice
+        {
+            "layers_needed": LayersNeeded(
+                noise=1.0, within=NONE, chosen=dict.fromkeys(NONE, Choice(layer=2, state="open", worse=2.5))
+            )
+        },
+        [
+            "2 of 6 layers may suffice within 2 points: open.",
+            "  within 1 point   2 of 6 layers    open, 2.5 points worse here",
+            "  within 2 points  2 of 6 layers    open, 2.5 points worse here",
+            "  within 5 points  2 of 6 layers    open",
+        ],
     ),
     (  # the last layer, held to itself, is certain and no answer
         {"layers_needed": LayersNeeded(noise=1.0, within={1: 6, 2: 6, 5: 4})},

@@ -55,6 +55,9 @@ def demo(words: Sequence[str]) -> None:
     mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
     if any(folder.exists() for folder in digits + videos) and not mark.is_file():
         raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
+    made = f"--data {options.data} --seed {options.seed} --max-steps {options.max_steps}"
+    if options.resume and mark.is_file() and mark.read_text() not in ("", made):
+        raise InputError(f"{options.out} was made with {mark.read_text()}; give the same to resume.")
     check_free_for_page(options.out)
     replaced = digits if options.resume else digits + videos
     for folder in replaced:
@@ -67,7 +70,7 @@ def demo(words: Sequence[str]) -> None:
 
     parts = reader.read()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    mark.write_text(made)
     for folder in replaced:
         if folder.is_dir():
             with locked(folder):

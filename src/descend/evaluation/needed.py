@@ -244,6 +244,15 @@ class Against:
         state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
         return state, 100 * float(most)
 
+    def worse(self, layer: int) -> float:
+        """How much worse a layer is than the full depth on these samples, in percent (points if more is better)."""
+        mean, full = self.scores[:, layer].sum() / self.counts.sum(), self.full.sum() / self.counts.sum()
+        if self.higher_is_better:
+            return 100 * float(full - mean)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.divide(mean - full, abs(full)) + 1
+            return 100 * float((np.sqrt(ratio) if self.root else ratio) - 1)
+
     def kept(self) -> Kept:
         """Whether the last layer is within 2 percent of the full depth: proven, open, or broken if that is excluded.
 
@@ -294,7 +303,8 @@ def layers_needed(
                 chosen[percent] = None
                 if layer is not None:
                     state, at_most = trained.state(layer, percent)
-                    chosen[percent] = Choice(layer=layer, state=state, at_most=at_most, time=share(layer))
+                    worse, time = trained.worse(layer), share(layer)
+                    chosen[percent] = Choice(layer=layer, state=state, at_most=at_most, worse=worse, time=time)
     smallest = trained.needed()
     needed = LayersNeeded(
         baseline=None if baseline is None else baseline.name,

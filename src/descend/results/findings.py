@@ -140,12 +140,15 @@ class Choice(Part):
             be beyond it, else *open*.
         at_most: How much worse than full depth K and all deeper layers are at most, in percent (points of a metric that
             is better when higher), with the confidence of ``state``; NaN where that is not known.
+        worse: How much worse than full depth K is on the evaluated data, in the same unit; NaN where full depth makes
+            no error, and in files of older versions.
         time: The time to K as a share of the time to the last layer; None where it was not measured.
     """
 
     layer: int
     state: Kept
     at_most: Number = math.nan
+    worse: Number = math.nan
     time: float | None = None
 
     @property

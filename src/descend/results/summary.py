@@ -258,6 +258,8 @@ class Summary(Verdict, Provenance, File):
             state = "none can be left out" if self._needs_all(choice) else choice.state_words
             if choice.state != "proven" and math.isfinite(choice.at_most):
                 state += f", at most {choice.at_most:.1f} {unit} worse"
+            elif choice.state == "open" and choice.worse > percent:
+                state += f", {choice.worse:.1f} {unit} worse here"
             if choice.state != "proven" and certain is not None and certain < self.depth:
                 state += f"; certified: layer {certain}"
             time = "" if choice.time is None else f"{100 * choice.time:.0f} % of the time"
