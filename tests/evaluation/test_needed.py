@@ -258,7 +258,7 @@ ANSWERS = [
         {"layers_needed": NEEDED, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}},
         [
             "5 of 6 layers may suffice within 2 points: open.",
-            "  within 1 point   none",
+            "  within 1 point   no layer",
             "  within 2 points  5 of 6 layers    open, at most 3.1 points worse  84 % of the time",
             "  within 5 points  4 of 6 layers    certified                       60 % of the time",
             "Accuracy at γ = 1, held to the full depth of plain of seed 1. K was chosen on validation data and tested "
@@ -273,7 +273,7 @@ ANSWERS = [
         },
         [
             "The embedding alone is within 2 %: certified.",
-            "  within 1 %  none",
+            "  within 1 %  no layer",
             *(f"  within {percent} %  the embedding alone    certified" for percent in (2, 5)),
             "Rmse at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
         ],
@@ -313,10 +313,10 @@ ANSWERS = [
     (
         {"layers_needed": LayersNeeded(noise=1.0, within=NONE), "groups": 3},
         [
-            "The last layer is not certain to be within 2 points of its own full depth.",
-            *("  within 1 point   none", "  within 2 points  none", "  within 5 points  none"),
+            "It is not certain how many layers suffice within 2 points.",
+            *(f"  within {unit}  no layer" for unit in ("1 point ", "2 points", "5 points")),
             "Accuracy at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
-            "3 groups of samples certify nothing: at least 12 are needed.",
+            "Too few samples to certify anything: 3 groups, at least 12 are needed.",
         ],
     ),
     (  # what validation data say is no verdict of the test data; nothing was learned
@@ -327,7 +327,7 @@ ANSWERS = [
         },
         [
             "On validation data the last layer is not within 2 points of the full depth of plain.",
-            "  within 2 points  none",
+            "  within 2 points  no layer",
             "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
             "data, with 95% confidence.",
             "Last layer within 2 points of that: certified at γ = 1.",

@@ -181,7 +181,7 @@ def test_a_section_begins_with_the_layers_that_suffice(view, tmp_path: Path) -> 
         row.cells[0].text: [(cell.text, cell.note) for cell in row.cells[1:]] for row in found.tables[0].bodies[0][1]
     }
     assert found.headline == "How many layers suffice"
-    assert rows["ERM"] == [("none", ""), *[("3 of 7 layers", "certified, 0.583, 50 % of the time")] * 2]
+    assert rows["ERM"] == [("no layer", ""), *[("3 of 7 layers", "certified, 0.583, 50 % of the time")] * 2]
     assert rows["Linear weights"][1][1] == "open, at most 3.3 points worse; certified: layer 5, 0.643, 50 % of the time"
     words = " ".join(found.lines)
     assert "<b>ERM.</b> Accuracy at γ = 0.15, held to its own full depth" in words

@@ -102,6 +102,7 @@ def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monke
     shutil.copytree(classifier / "model", tmp_path / "saved")
     exports = [line for line in commands(PAGE) if line.startswith("descend export ")]
     assert len(exports) == 3
+    said(capsys, "evaluate", "runs/imdb", "--noise", "0,1")
     for line in exports:
         said(capsys, *words_of(line))
     scope: dict = {}

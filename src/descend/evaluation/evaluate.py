@@ -172,7 +172,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     values = [levels[level].metrics[-1] for level in subject.curve]
     layer_metrics = {level: layers.metrics for level, layers in levels.items()}
     words = verdict_sentence(held, f"the {'training' if subject.split == 'train' else subject.split} data")
-    if binding := subject.provenance.binding:
+    if asked and (binding := subject.provenance.binding):
         names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
         words += f" Binding (λ > 0 at the last step): {names}."
     settled = settling(trained)

@@ -118,7 +118,7 @@ class Evaluated:
         if missing := [f"{level:g}" for level in levels if level not in layers.noise]:
             raise InputError(
                 f"the baseline {self.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
-                "same levels, by --noise."
+                "same levels: --noise, or noise= in Python."
             )
         if not np.isfinite([scores[-1] for scores in layers.scores]).all():
             raise InputError(f"the baseline {self.name} diverged: its last layer is not finite. Give another.")

@@ -232,10 +232,15 @@ class Summary(Verdict, Provenance, File):
         choice, within = self.layers_needed.choice(KEPT_WITHIN), tolerance_words(KEPT_WITHIN, self.higher_is_better)
         if choice is None and self.layers_needed.chosen:
             return f"On validation data the last layer is not within {within} of {self.full_depth}"
+        if choice is None and self.layers_needed.baseline is None:
+            return f"It is not certain how many layers suffice within {within}"
         if choice is None:
-            return f"The last layer is not certain to be within {within} of {self.full_depth}"
+            certain = "" if self.kept.get(self.layers_needed.noise) == "broken" else "certain to be "
+            return f"The last layer is not {certain}within {within} of {self.full_depth}"
         if self._needs_all(choice):
             return f"None of {self.depth} layers can be left out within {within}"
+        if choice.layer == self.depth:
+            return f"None of {self.depth} layers can be left out; the last within {within}: {choice.state_words}"
         return choice.sentence(self.depth, within)
 
     def _needs_all(self, choice: Choice) -> bool:
@@ -252,7 +257,7 @@ class Summary(Verdict, Provenance, File):
         for percent, certain in needed.within.items():
             within, choice = tolerance_words(percent, self.higher_is_better), needed.choice(percent)
             if choice is None:
-                rows.append(Sufficient(within, "none", "", "", ""))
+                rows.append(Sufficient(within, "no layer", "", "", ""))
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
             state = "none can be left out" if self._needs_all(choice) else choice.state_words
@@ -284,7 +289,8 @@ class Summary(Verdict, Provenance, File):
                 chance = f"always naming the commonest class has {self.commonest:.3g}"
                 lines.append(f"The last layer may have learned nothing: {chance}.")
         if self.few_groups:
-            lines.append(f"{self.groups} groups of samples certify nothing: at least {ENOUGH_GROUPS} are needed.")
+            number = "1 group" if self.groups == 1 else f"{self.groups} groups"
+            lines.append(f"Too few samples to certify anything: {number}, at least {ENOUGH_GROUPS} are needed.")
         return lines
 
     @property
