@@ -26,7 +26,7 @@ def export(words: Sequence[str]) -> None:
             "--tolerance": dict(
                 type=float,
                 help="with --layers auto: how much worse than full depth, on validation data at the training noise: "
-                "percentage points of an accuracy, percent of an error [1]",
+                "percentage points of an accuracy, percent of an error [2]",
             ),
             "--model": dict(default="model", help="model or best_feasible [model]"),
             "--out": dict(type=Path, required=True, help="folder to write; new or empty"),
@@ -41,12 +41,13 @@ def export(words: Sequence[str]) -> None:
             "--tolerance and --baseline go with --layers auto; leave them out, or let it choose the layers."
         )
     check_run(options.run, options.model)
-    from descend.run.exporting import TOLERANCE, check_export, choose
+    from descend.results.findings import KEPT_WITHIN
+    from descend.run.exporting import check_export, choose
     from descend.run.exporting import export as write
 
     check_export(options.run, None if auto else int(options.layers), options.out)
     if auto:
-        tolerance = TOLERANCE if options.tolerance is None else options.tolerance
+        tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
         layers, lines = choose(options.run, tolerance, options.model, options.baseline)
         print("\n".join(lines), flush=True)
     else:

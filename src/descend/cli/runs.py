@@ -158,7 +158,7 @@ def compare(words: Sequence[str]) -> None:
     )
     page, summaries = compare_runs(options.runs, options.out)
     for run, summary in zip(options.runs, summaries, strict=True):
-        print(f"{run} ({summary.method}): {summary.answer or 'How many layers suffice was not measured.'}")
+        print(f"{run} ({method_words(summary)}): {summary.answer or 'How many layers suffice was not measured.'}")
     print(page)
 
 
@@ -312,6 +312,11 @@ def check_free_for_page(out: Path) -> None:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 
 
+def method_words(summary: "Summary") -> str:
+    """The method of a run's training; a model that Descend did not train is as given."""
+    return "as given" if summary.method == "plain" else summary.method
+
+
 def line_of(summary: "Summary") -> str:
     """A run's summary in lines: its metric, how many layers suffice, and the verdict if it was asked for descent."""
     digits = 3 if summary.higher_is_better else 1
@@ -324,8 +329,7 @@ def line_of(summary: "Summary") -> str:
         value += f", {summary.train_value:.{digits}f} at the training noise"
     if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
         value += f", where the noisy input itself has {given:.{digits}f}"
-    method = f"(last trained by Descend with {summary.method})" if summary.last_trained else summary.method
-    method = "as given" if method == "plain" else method
+    method = f"(last trained by Descend with {summary.method})" if summary.last_trained else method_words(summary)
     lines = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
     if summary.asked or not summary.answer:
         lines.append(f"{summary.verdict} {summary.certificate}".strip())

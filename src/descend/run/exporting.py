@@ -35,7 +35,7 @@ from descend.results import (
     read_trained,
 )
 from descend.results.card import card_of_export, write_card
-from descend.results.findings import STATES, first_within, tolerance_words
+from descend.results.findings import KEPT_WITHIN, STATES, first_within, tolerance_words
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
 from descend.run.describing import LOADING, run_card
@@ -46,12 +46,9 @@ _EXPECTED = "config.json and model.safetensors, as export wrote them"
 AUTO = "auto"
 """The value of ``--layers`` that chooses K on validation data."""
 
-TOLERANCE = 1.0
-"""Default of ``--tolerance``: percent, of an accuracy percentage points."""
-
 
 def choose(
-    folder: Path, tolerance: float = TOLERANCE, model: str = "model", baseline: Path | None = None
+    folder: Path, tolerance: float = KEPT_WITHIN, model: str = "model", baseline: Path | None = None
 ) -> tuple[int, list[str]]:
     """Choose the smallest K such that layer K and all deeper ones are within a tolerance of full depth.
 
