@@ -75,7 +75,6 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "write_computation_times": False,
     "show_memory": False,
-    "parallel": 2,
     "min_reported_time": 1,
     "remove_config_comments": True,
     "capture_repr": (),
