@@ -143,7 +143,8 @@ def test_weights_and_noise_do_not_compile_anew(fresh, name):
     assert graphs() <= (2 if name in VIDEO else 4)
 
 
-@pytest.mark.parametrize("method", slow_but([], ["constrained", "erm"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["constrained", "erm"])
 def test_a_compiled_run_is_an_eager_one(fresh, tmp_path, method):
     data = [{"patches": row} for row in windows()["patches"]] * 8
     losses = {}

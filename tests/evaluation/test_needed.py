@@ -253,6 +253,7 @@ CHOSEN = {
 NEEDED = LayersNeeded(
     baseline="runs/plain", seed=1, noise=1.0, within={1: None, 2: 6, 5: 4}, time={2: 1.0, 5: 0.6}, chosen=CHOSEN
 )
+PLAIN = {"baseline": "plain", "noise": 1.0, "within": NONE}
 ANSWERS = [
     (
         {"layers_needed": NEEDED, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}},
@@ -300,6 +301,14 @@ ANSWERS = [
             "  within 2 points  2 of 6 layers    open, 2.5 points worse here",
             "  within 5 points  2 of 6 layers    open",
         ],
+    ),
+    (  # the last layer, held to another model
+        {"layers_needed": LayersNeeded(**PLAIN, chosen={2: Choice(layer=6, state="open")})},
+        ["None of 6 layers can be left out; whether the last is within 2 points: open."],
+    ),
+    (
+        {"layers_needed": LayersNeeded(**PLAIN), "kept": {1.0: "broken"}},
+        ["The last layer is not within 2 points of the full depth of plain."],
     ),
     (  # the last layer, held to itself, is certain and no answer
         {"layers_needed": LayersNeeded(noise=1.0, within={1: 6, 2: 6, 5: 4})},

@@ -262,7 +262,6 @@ def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on(finished, step,
 # --- workers that come and go
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "server",
     [
@@ -319,7 +318,6 @@ def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lo
     assert [trial["retries"] for trial in trials_of_erm(out)] == [retries]
 
 
-@pytest.mark.slow
 def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkeypatch, capsys):
     stop_after(monkeypatch, 3)
     line = words(tmp_path / "sweep", 1, *ERM)
@@ -329,7 +327,6 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkey
     assert (trial["folder"], trial["retries"], trial["value"]) == ("trials/erm-000", 1, first["value"])
 
 
-@pytest.mark.slow
 def test_what_a_trial_draws_does_not_depend_on_who_runs_it(swept, tmp_path):
     for trials in (1, 2):
         assert main(words(tmp_path / "sweep", trials, *ERM)) == 0

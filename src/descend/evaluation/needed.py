@@ -233,25 +233,25 @@ class Against:
         *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself.
         """
         low, high = self.excess(percent, SHARED)
-        most, x, full = high[layer:].max(), percent / 100, abs(self.full.sum() / self.counts.sum())
-        with np.errstate(divide="ignore", invalid="ignore"):  # where full depth makes no error
-            if self.higher_is_better:
-                most = x + most
-            elif self.root:
-                most = np.sqrt(np.maximum((1 + x) ** 2 + most / full, 0)) - 1
-            else:
-                most = x + most / full
         state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
-        return state, 100 * float(most)
+        return state, self._worse(high[layer:].max(), percent)
 
     def worse(self, layer: int) -> float:
         """How much worse a layer is than the full depth on these samples, in percent (points if more is better)."""
-        mean, full = self.scores[:, layer].sum() / self.counts.sum(), self.full.sum() / self.counts.sum()
-        if self.higher_is_better:
-            return 100 * float(full - mean)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.divide(mean - full, abs(full)) + 1
-            return 100 * float((np.sqrt(ratio) if self.root else ratio) - 1)
+        more = (self.scores[:, layer] - self.full).sum() / self.counts.sum()
+        return self._worse(-more if self.higher_is_better else more, 0)
+
+    def _worse(self, excess: float, percent: float) -> float:
+        """How much worse than full depth it is, in percent, to be beyond a tolerance by an `excess`."""
+        x, full = percent / 100, abs(self.full.sum() / self.counts.sum())
+        with np.errstate(divide="ignore", invalid="ignore"):  # where full depth makes no error
+            if self.higher_is_better:
+                worse = x + excess
+            elif self.root:
+                worse = np.sqrt(np.maximum((1 + x) ** 2 + excess / full, 0)) - 1
+            else:
+                worse = x + excess / full
+        return 100 * float(worse)
 
     def kept(self) -> Kept:
         """Whether the last layer is within 2 percent of the full depth: proven, open, or broken if that is excluded.

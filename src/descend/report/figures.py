@@ -52,8 +52,8 @@ def time(group: Group) -> Chart | None:
         return None
     timed = [run.summary.latency for run in group.runs if run.summary.latency]
     measured = " and on ".join(dict.fromkeys(f"{each.device}, in batches of {each.batch_size}" for each in timed))
-    words = f"What a budget of time buys, measured on {measured}. Networks of one shape take the same time: "
-    words += "where their curves are shifted, the machine was busier."
+    shifted = "Networks of one shape take the same time: where their curves are shifted, the machine was busier."
+    words = f"What a budget of time buys, measured on {measured}. {shifted}"
     return chart(f"{group.metric} against time", words, ("milliseconds per sample", group.metric), series, log=None)
 
 

@@ -240,7 +240,8 @@ class Summary(Verdict, Provenance, File):
         if self._needs_all(choice):
             return f"None of {self.depth} layers can be left out within {within}"
         if choice.layer == self.depth:
-            return f"None of {self.depth} layers can be left out; the last within {within}: {choice.state_words}"
+            last = f"whether the last is within {within}: {choice.state_words}"
+            return f"None of {self.depth} layers can be left out; {last}"
         return choice.sentence(self.depth, within)
 
     def _needs_all(self, choice: Choice) -> bool:

@@ -35,7 +35,7 @@ from descend.results import (
     read_trained,
 )
 from descend.results.card import card_of_export, write_card
-from descend.results.findings import KEPT_WITHIN, STATES, first_within, tolerance_words
+from descend.results.findings import STATES, first_within, tolerance_words
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
 from descend.run.describing import LOADING, run_card
@@ -47,9 +47,7 @@ AUTO = "auto"
 """The value of ``--layers`` that chooses K on validation data."""
 
 
-def choose(
-    folder: Path, tolerance: float = KEPT_WITHIN, model: str = "model", baseline: Path | None = None
-) -> tuple[int, list[str]]:
+def choose(folder: Path, tolerance: float, model: str = "model", baseline: Path | None = None) -> tuple[int, list[str]]:
     """Choose the smallest K such that layer K and all deeper ones are within a tolerance of full depth.
 
     By the metric on validation data at the training noise, as ``descend evaluate`` measured it. Nothing is written.
