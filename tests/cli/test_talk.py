@@ -42,6 +42,7 @@ def test_no_library_says_anything_and_no_bar_is_drawn_without_a_terminal(tmp_pat
     lines = done.stdout.splitlines()
     assert lines[:3] == ["trained llm-sft", "trained text-distilbert", "trained run"] and "rmse" in lines[3]
     assert len(lines) > 7 and lines[-2:] == ["run/report.html", "[0, 0, 0, 0]"]
+    assert "How many layers suffice: descend evaluate run" in done.stderr
     assert "generated imdb: 1,600 samples to train on, 400 for validation, 500 for test." in done.stderr
     assert "Training noise: γ = 1 on the embeddings, in units of their standard deviation σ_x" in done.stderr
     assert not any(word in done.stderr for word in ("FutureWarning", "deprecated", "%|")), done.stderr

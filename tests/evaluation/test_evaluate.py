@@ -56,6 +56,10 @@ def test_a_trainers_run_gets_the_files_and_the_page(runs, method):
     assert json.dumps(read_summary(folder).content()) == json.dumps(summary.content())
     assert (summary.method, summary.model, summary.depth, summary.samples) == (method, "ResidualMLP-3", 3, 40)
     assert (len(summary.noise), summary.noise[-1], summary.train_noise) == (8, pytest.approx(3.5 * 0.5), 0.5)
+    # K is chosen on the trainer's own eval_dataset, if that is not what the model is evaluated on
+    assert summary.validation.samples == 16 and summary.layers_needed.chosen.keys() == {1, 2, 5}
+    again = descend.evaluate(ours, samples(16, 1), out=folder / "same", noise=(0,))
+    assert again.validation is None and not again.layers_needed.chosen
     assert summary.sigma > 0 and ("Binding" in summary.verdict) == bool(summary.binding) == (method == "constrained")
     assert summary.binding == [layer for layer, price in enumerate(summary.multipliers, start=1) if price > 0]
 

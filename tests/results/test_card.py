@@ -71,7 +71,7 @@ OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_interv
             [SUMMARY["verdict"], "Layer 1 by 3%.", "| 2 | 2 | 0.2 | 0.1 … 0.3 |", "| 1 | 0.7 | 0.6 |"],
             "input itself",
         ),
-        ({}, {}, ["| 2 | 0.9 | nan |", "| 0 | 0.9 | 1 |", "| 0 | 2 | 2 | 2 | 0.7 |"], "license"),
+        ({}, {}, ["| 2 | 0.9 | nan |", "| 0 | 0.9 | 1 |"], "license"),
         (
             {"input_metrics": {"0": 0.95, "1.0": 0.3}},
             {},

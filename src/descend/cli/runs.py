@@ -1,6 +1,7 @@
 """Commands on single runs: train, evaluate, compare, show."""
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ from descend.cli.checks import check_data, check_out, check_run
 from descend.cli.parsing import levels, read
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
+from descend.progress import is_quiet
 
 if TYPE_CHECKING:
     from descend.report import RunView
@@ -39,9 +41,7 @@ def evaluate(words: Sequence[str]) -> None:
     folder, summary = evaluated(words)
     from descend.run.in_memory import draw_page
 
-    print(line_of(summary))
-    if "--layers" in words:
-        print("\n".join(layer_rows(summary)))
+    print("\n".join([line_of(summary), *layer_rows(summary)]))
     if summary.exit is not None:
         print(summary.exit.sentence(summary.metric))
     if summary.speculation is not None:
@@ -239,9 +239,11 @@ def finish(trainer: Any) -> None:
     verdict, out = trainer.verdict, trainer.args.folder
     if not trainer.method.asks:
         print(f"trained {out}")
-        return
-    print(f"trained {out}: {verdict_sentence(verdict, 'the validation data')}")
-    if not verdict.feasible:
+    else:
+        print(f"trained {out}: {verdict_sentence(verdict, 'the validation data')}")
+    if not is_quiet():
+        print(f"How many layers suffice: descend evaluate {shlex.quote(str(out))}", file=sys.stderr)
+    if trainer.method.asks and not verdict.feasible:
         best = out / "best_feasible"
         offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
         ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
@@ -256,11 +258,11 @@ def finish(trainer: Any) -> None:
 
 
 def layer_rows(summary: "Summary") -> list[str]:
-    """A line for each layer: its metric on clean test data, and its share of the time."""
-    values = summary.layer_metrics[0.0]
-    best = (max if summary.higher_is_better else min)(values)
+    """A line for each layer: its metric at the training noise, and its share of the time; none where not measured."""
+    values = summary.layer_metrics.get(summary.train_noise, [])
+    best = (max if summary.higher_is_better else min)(values, default=None)
     times = summary.latency.milliseconds if summary.latency else []
-    rows = []
+    rows = [f"Layers at γ = {summary.train_noise:g}:"] if values else []
     for layer, value in enumerate(values):
         share = f", {times[layer] / times[-1]:4.0%} of the time" if times else ""
         rows.append(f"layer {layer:2}: {summary.metric} {value:.3f}{share}{' <- best' if value == best else ''}")

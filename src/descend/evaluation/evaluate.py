@@ -142,6 +142,8 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
         )
     for evaluator in evaluators:
         results |= evaluator(subject, levels)
+    if "validation" in results and results["validation"].fingerprint == fingerprint:
+        del results["validation"]  # no K is tested on the samples that chose it
     results["layers_needed"], results["kept"] = layers_needed(
         results["by_group"],
         subject.baseline,

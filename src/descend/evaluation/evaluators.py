@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset, default_collate
+from torch.utils.data import Subset, default_collate
 
 from descend.evaluation.evaluate import Levels, Subject
-from descend.evaluation.layers import evenly, measure, metric_value, survey
+from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
 from descend.progress import progress
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
 from descend.tasks.base import LABELS
+
+MOST_TO_CHOOSE = 1000
+"""Validation samples on which K is chosen, taken evenly. They are measured at all noise levels, as the test samples."""
 
 MOST_SAMPLES = 32
 """Samples to measure energies on, taken evenly: the average settles after few, and each needs another forward pass."""
@@ -49,12 +52,21 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
     yield "input_metrics", {level: metric_value(task, total, size) for level, total in totals.items()}
 
 
-def on_validation(subject: Subject, levels: Levels, *, samples: Dataset) -> Iterator[tuple[str, Validation]]:
+def on_validation(
+    subject: Subject, levels: Levels, *, samples: Any, most: int | None = None
+) -> Iterator[tuple[str, Validation]]:
     """The metric of each layer on validation data: there K is chosen, see `layers_needed`.
 
     At all levels, so that a run may be the baseline of others that were trained at another noise.
+
+    Args:
+        subject: The model and how samples become batches.
+        levels: What was measured.
+        samples: Validation samples, other ones than the subject's.
+        most: Take at most so many, and never more than `MOST_TO_CHOOSE`.
     """
-    task, batches, count = subject.task, subject.batches, len(samples)  # type: ignore[arg-type]
+    samples = few(samples, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
+    task, batches, count = subject.task, subject.batches, len(samples)
     noises = [subject.noise.at(level) for level in levels]
     with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
         each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)

@@ -163,6 +163,12 @@ def evenly(size: int, count: int) -> list[int]:
     return [int((place + 0.5) * size / count) for place in range(count)]
 
 
+def few(samples: Any, most: int) -> Any:
+    """Some of a data set's samples, taken evenly."""
+    places = evenly(len(samples), most)
+    return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
+
+
 def metric_value(task: Task, total: float, count: float) -> float:
     """A task's metric over a data set, from the sum of the scores and their number."""
     return math.sqrt(total / count) if task.root else total / count
@@ -194,7 +200,7 @@ def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> flo
     handle = embedding.register_forward_hook(add)
     try:
         with evaluating(model):
-            for batch in batches.of(Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))):
+            for batch in batches.of(few(dataset, MOST_FOR_SIGMA)):
                 mask = task.mask(batch)
                 next(iter(model.predictions(task.inputs(batch))))
     finally:

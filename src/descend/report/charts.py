@@ -103,8 +103,8 @@ def chart(
         words: What it shows, in sentences.
         axes: The titles of the horizontal and the vertical axis.
         series: What is drawn.
-        log: Whether the vertical axis is logarithmic if values are spread; None for a linear one from 0 if they are not
-            spread widely.
+        log: Whether the vertical axis is logarithmic if values are spread; None for a linear one if they are not spread
+            widely, from 0 if the smallest is less than half the largest.
         log_x: Whether the horizontal axis is logarithmic.
         layers: Whether the horizontal axis counts layers.
         mark: A place on the horizontal axis where a dashed line stands, and its label.
@@ -123,13 +123,15 @@ def chart(
             cell.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), color=MUTED, fontsize=8)
         if level is not None:
             cell.axhline(level, color=MUTED, linestyle="--", linewidth=1)
-        values = [value for each in (*series, *like) for value in each.y if isfinite(value)]
+        rows = [row for each in (*series, *like) for row in (each.y, *(each.ends or ()))]
+        values = [value for row in rows for value in row if isfinite(value)]
         low, high = min(values, default=0), max(values, default=0)
         if low > 0 and high > low * (LOG_FROM if log is None else 3 if log else inf):
             cell.set_yscale("log")
             _tick(cell.yaxis, (1, 2, 5))
         elif log is None and low >= 0:
-            cell.set_ylim(0, 1.03 if high <= 1 else 1.1 * high)
+            floor = 0 if low < high / 2 else low - 0.05 * (high - low)
+            cell.set_ylim(floor, high + 0.05 * (high - floor))
         if log_x:
             cell.set_xscale("log")
             _tick(cell.xaxis, (1, 3))
@@ -141,7 +143,7 @@ def chart(
             figure.legend(loc="outside upper left", ncols=2, fontsize=8.5)
         drawing = io.StringIO()
         figure.savefig(drawing, format="svg", metadata={"Date": None, "Creator": None})
-    return Chart(heading, words, _svg(drawing.getvalue(), heading), _numbers(axes[0], series))
+    return Chart(heading, words, _svg(drawing.getvalue(), heading), _numbers(axes[0], series, layers))
 
 
 def _tick(axis: Any, digits: Sequence[float]) -> None:
@@ -179,9 +181,10 @@ def _svg(drawing: str, heading: str) -> Markup:
     return Markup('<div class="plot" role="img" aria-label="Plot: {}">{}</div>').format(heading, Markup(body))
 
 
-def _numbers(axis: str, series: Sequence[Series]) -> Table | None:
-    """A row for each place on the horizontal axis and a column for each named series."""
-    named = {each.name: dict(zip(each.x, each.y, strict=True)) for each in series if each.name}
+def _numbers(axis: str, series: Sequence[Series], layers: bool) -> Table | None:
+    """A row for each place on the horizontal axis, or each layer, and a column for each named series."""
+    place = round if layers else float
+    named = {each.name: dict(zip(map(place, each.x), each.y, strict=True)) for each in series if each.name}
     places = sorted({x for values in named.values() for x in values})
     if not named or len(places) > MOST_ROWS:
         return None

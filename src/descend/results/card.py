@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
-from descend.results import WITHIN, Summary, Trained, read_config, read_summary, read_trained
+from descend.results import Summary, Trained, read_config, read_summary, read_trained
 from descend.results.folder import put
 from descend.settings import SMALL
 
@@ -261,19 +261,6 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
             [
                 *([["the input itself", *inputs]] if summary.input_metrics else []),
                 *([k, *(_short(row[k]) for row in levels.values())] for k in range(summary.depth + 1)),
-            ],
-        ),
-        "The first layer from which on every layer is within so many percent of full depth (percentage points of "
-        "an accuracy), and the area under the metric over the share of depth:",
-        _table(
-            ["γ", *(f"within {percent} %" for percent in WITHIN), "area"],
-            [
-                [
-                    f"{curve.noise:g}",
-                    *("–" if k is None else k for k in map(curve.first_within.get, WITHIN)),
-                    _short(curve.area),
-                ]
-                for curve in summary.anytime
             ],
         ),
         "## Noise",

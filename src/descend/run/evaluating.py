@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from descend.contract import resolve
 from descend.errors import InputError, refuse
@@ -24,7 +23,7 @@ from descend.evaluation.evaluators import (
 )
 from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
-from descend.evaluation.layers import Batches, embedding_std, evenly, measure
+from descend.evaluation.layers import Batches, embedding_std, few, measure
 from descend.evaluation.needed import Evaluated
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.risk_control import check_risk
@@ -48,9 +47,6 @@ from descend.run.loading import of_run, of_transformers
 from descend.seeds import Stream, derived
 from descend.tasks.text.language import IGNORED
 from descend.training.config import DescentConfig
-
-MOST_TO_CHOOSE = 1000
-"""Validation samples on which K is chosen, taken evenly. They are measured at all noise levels, as the test samples."""
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
@@ -217,7 +213,7 @@ def evaluate(
     elif exit:
         evaluators.append(partial(speculation, ignored=IGNORED))
     if run_data is not None and split == "test":
-        evaluators.append(partial(on_validation, samples=to_choose_on(run_data, most)))
+        evaluators.append(partial(on_validation, samples=run_data.validation, most=most))
     summary = evaluate_subject(subject, evaluators, folder=place)
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
         keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}
@@ -254,17 +250,6 @@ def mean_metric(
     noise = recipe.corruption(sigma, seed=0)
     measured = measure(network, task, batches.of(samples), [noise.at(level) for level in levels])
     return float(np.mean([layers.metrics[-1] for layers in measured]))
-
-
-def to_choose_on(data: Data, most: int | None = None) -> Any:
-    """The validation samples on which K is chosen; ``most`` limits them further."""
-    return few(data.validation, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
-
-
-def few(samples: Any, most: int) -> Any:
-    """Some of a data set's samples, taken evenly."""
-    places = evenly(len(samples), most)
-    return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
 
 
 def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:

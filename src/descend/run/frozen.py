@@ -14,7 +14,7 @@ from descend.evaluation.evaluate import Subject
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import on_validation
 from descend.evaluation.latency import latency
-from descend.evaluation.layers import Batches
+from descend.evaluation.layers import Batches, few
 from descend.evaluation.probes import fit_exits
 from descend.models import causal, encoders, images
 from descend.progress import is_quiet
@@ -22,7 +22,6 @@ from descend.recipes import RECIPES
 from descend.recipes.base import config_of
 from descend.results import CONFIG_FILE, MODELS, SUMMARY_FILE, Provenance, Summary, locked, read_json
 from descend.results.ownership import RESULTS, refuse_foreign
-from descend.run.evaluating import few
 from descend.run.training import tell
 from descend.settings import flag_of, settings_of
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Trainer, default_data_collator
-from transformers.trainer_utils import RemoveColumnsCollator
+from transformers.trainer_utils import RemoveColumnsCollator, has_length
 
 from descend.errors import InputError, reason, refuse
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
-from descend.evaluation.evaluators import decided, input_metrics
+from descend.evaluation.evaluators import decided, input_metrics, on_validation
 from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std
 from descend.evaluation.needed import Evaluated
@@ -62,6 +62,7 @@ def evaluate(
     batch_size: int | None = None,
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
     baseline: str | Path | None = None,
+    validation: Any = None,
 ) -> Summary:
     """Evaluate a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
 
@@ -88,6 +89,8 @@ def evaluate(
             does not pad: for texts give ``DataCollatorWithPadding(tokenizer)``.
         baseline: The folder of a model that was evaluated on the same samples, to whose full depth layers are held in
             ``layers_needed`` and ``kept``: the best plain training; by default the model's own full depth.
+        validation: Other samples than ``dataset``, on at most 1,000 of which K of ``layers_needed`` is chosen. By
+            default of ``split="test"`` the trainer's ``eval_dataset`` if it is a single one.
 
     Returns:
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
@@ -121,8 +124,14 @@ def evaluate(
         names = [*RESULTS, *([RECORDS_FILE] if copies else [])]
         refuse_foreign([folder / name for name in names], "another folder: out=…")
     if trainer is not None:
+        known = trainer.eval_dataset
+        if split == "test" and known is not dataset and has_length(known) and not isinstance(known, dict):
+            validation = known if validation is None else validation
         collate = collate or trainer.evaluation_collator()
-        dataset = trainer.evaluation_columns(dataset) if hasattr(dataset, "column_names") else dataset
+        columns = trainer.evaluation_columns
+        dataset, validation = (
+            columns(each) if hasattr(each, "column_names") else each for each in (dataset, validation)
+        )
     collate = collate or _stacked
     reads = objective.sample_fields
     sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
@@ -136,6 +145,8 @@ def evaluate(
     if trainer is not None and not trainer.is_world_process_zero():
         folder = None  # the main process writes
     evaluators: list[Evaluator] = [input_metrics, latency]
+    if validation is not None:
+        evaluators.append(partial(on_validation, samples=validation))
     if folder is not None:  # they are for the page alone
         tokenizer = None if trainer is None else trainer.tokenizer_to_save
         evaluators.append(partial(decided, tokenizer=tokenizer, count=SHOWN))
