@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -183,7 +183,7 @@ def _svg(drawing: str, heading: str) -> Markup:
 
 def _numbers(axis: str, series: Sequence[Series], layers: bool) -> Table | None:
     """A row for each place on the horizontal axis, or each layer, and a column for each named series."""
-    place = round if layers else float
+    place: Callable[[float], float] = round if layers else float
     named = {each.name: dict(zip(map(place, each.x), each.y, strict=True)) for each in series if each.name}
     places = sorted({x for values in named.values() for x in values})
     if not named or len(places) > MOST_ROWS:
