@@ -237,13 +237,11 @@ def finish(trainer: Any) -> None:
     from descend.results import verdict_sentence
 
     verdict, out = trainer.verdict, trainer.args.folder
-    if not trainer.method.asks:
-        print(f"trained {out}")
-    else:
-        print(f"trained {out}: {verdict_sentence(verdict, 'the validation data')}")
+    asks = trainer.method.asks
+    print(f"trained {out}" + (f": {verdict_sentence(verdict, 'the validation data')}" if asks else ""))
     if not is_quiet():
         print(f"How many layers suffice: descend evaluate {shlex.quote(str(out))}", file=sys.stderr)
-    if trainer.method.asks and not verdict.feasible:
+    if asks and not verdict.feasible:
         best = out / "best_feasible"
         offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
         ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"

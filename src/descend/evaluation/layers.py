@@ -200,7 +200,7 @@ def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> flo
     handle = embedding.register_forward_hook(add)
     try:
         with evaluating(model):
-            for batch in batches.of(few(dataset, MOST_FOR_SIGMA)):
+            for batch in batches.of(Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))):
                 mask = task.mask(batch)
                 next(iter(model.predictions(task.inputs(batch))))
     finally:

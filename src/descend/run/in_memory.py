@@ -125,8 +125,9 @@ def evaluate(
         refuse_foreign([folder / name for name in names], "another folder: out=…")
     if trainer is not None:
         known = trainer.eval_dataset
-        if split == "test" and known is not dataset and has_length(known) and not isinstance(known, dict):
-            validation = known if validation is None else validation
+        chooses = validation is None and split == "test" and known is not dataset
+        if chooses and has_length(known) and not isinstance(known, dict):
+            validation = known
         collate = collate or trainer.evaluation_collator()
         columns = trainer.evaluation_columns
         dataset, validation = (
