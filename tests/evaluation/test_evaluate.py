@@ -18,6 +18,7 @@ from transformers import (
 import descend
 from descend import DescentClassifier, InputError, run
 from descend.cli import main
+from descend.evaluation import evaluators
 from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions, read_summary
 from descend.tasks.images import ImageClassification
@@ -58,10 +59,16 @@ def test_a_trainers_run_gets_the_files_and_the_page(runs, method):
     assert (len(summary.noise), summary.noise[-1], summary.train_noise) == (8, pytest.approx(3.5 * 0.5), 0.5)
     # K is chosen on the trainer's own eval_dataset, if that is not what the model is evaluated on
     assert summary.validation.samples == 16 and summary.layers_needed.chosen.keys() == {1, 2, 5}
-    again = descend.evaluate(ours, samples(16, 1), out=folder / "same", noise=(0,))
-    assert again.validation is None and not again.layers_needed.chosen
     assert summary.sigma > 0 and ("Binding" in summary.verdict) == bool(summary.binding) == (method == "constrained")
     assert summary.binding == [layer for layer, price in enumerate(summary.multipliers, start=1) if price > 0]
+
+
+@pytest.mark.parametrize("most", [8, 16])
+def test_no_layer_is_chosen_on_the_samples_that_test_it(runs, tmp_path, monkeypatch, most):
+    """Nor on some of them, where there are more than are taken to choose."""
+    monkeypatch.setattr(evaluators, "MOST_TO_CHOOSE", most)
+    summary = descend.evaluate(runs["erm"][0], samples(16, 1), out=tmp_path, noise=(0,), validation=samples(16, 1))
+    assert summary.validation is None and not summary.layers_needed.chosen
 
 
 def test_the_losses_are_those_of_a_loop_by_hand_of_a_model_without_its_trainer(runs, tmp_path, monkeypatch):

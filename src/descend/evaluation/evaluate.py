@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from descend.core import DescentProblem
-from descend.evaluation.layers import Batches, LayerLosses, measure, survey
+from descend.evaluation.layers import Batches, LayerLosses, few, measure, survey
 from descend.evaluation.needed import Evaluated, layers_needed
 from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
@@ -142,8 +142,10 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
         )
     for evaluator in evaluators:
         results |= evaluator(subject, levels)
-    if "validation" in results and results["validation"].fingerprint == fingerprint:
-        del results["validation"]  # no K is tested on the samples that chose it
+    if "validation" in results:
+        same = few(subject.data, results["validation"].samples)  # what is taken of these data to choose K
+        if results["validation"].fingerprint == survey(subject.task, subject.batches.loader(same))[0]:
+            del results["validation"]  # no K is tested on the samples that chose it
     results["layers_needed"], results["kept"] = layers_needed(
         results["by_group"],
         subject.baseline,

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Subset, default_collate
 
 from descend.evaluation.evaluate import Levels, Subject
-from descend.evaluation.layers import evenly, measure, metric_value, survey
+from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models.denoiser import UnrolledModel
 from descend.noise import SampleDraws
 from descend.progress import progress
@@ -65,7 +65,7 @@ def on_validation(
         samples: Validation samples, other ones than the subject's.
         most: Take at most so many, and never more than `MOST_TO_CHOOSE`.
     """
-    samples = Subset(samples, evenly(len(samples), min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE)))
+    samples = few(samples, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
     task, batches, count = subject.task, subject.batches, len(samples)
     noises = [subject.noise.at(level) for level in levels]
     with progress(len(noises) * count, "choosing layers", "validation sample") as bar:

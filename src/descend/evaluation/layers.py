@@ -163,10 +163,9 @@ def evenly(size: int, count: int) -> list[int]:
     return [int((place + 0.5) * size / count) for place in range(count)]
 
 
-def few(samples: Any, most: int) -> Any:
+def few(samples: Any, most: int) -> Subset[Any]:
     """Some of a data set's samples, taken evenly."""
-    places = evenly(len(samples), most)
-    return samples.select(places) if hasattr(samples, "select") else Subset(samples, places)
+    return Subset(samples, evenly(len(samples), most))
 
 
 def metric_value(task: Task, total: float, count: float) -> float:
