@@ -148,7 +148,7 @@ def test_every_level_is_measured_and_the_verdict_taken_at_the_training_noise(mod
 
 def test_pictures_are_of_samples_taken_evenly_at_every_level_and_layer(model, windows):
     noise = GaussianNoise(0.8, SIGMA, 3)
-    found = outcome(pictures, subject(model, VIDEO, windows, noise, levels=[0.0, 0.8, 2.0]), count=2)
+    found = outcome(pictures, subject(model, VIDEO, windows, noise, levels=[2, 0, 0.8, 0.8]), count=2)
     shapes = {"clean": (2,), "noisy": (3, 2), "reconstruction": (3, 4, 2)}
     assert {name: found[name].shape for name in shapes} == {name: (*each, 160, 160) for name, each in shapes.items()}
     assert found["noise"].tolist() == [0, 0.8, 2]

@@ -125,7 +125,7 @@ def pictures(subject: Subject, levels: Levels, *, count: int = 2) -> Iterator[tu
     clean = task.inputs(default_collate([subject.data[place] for place in chosen]))
     subject.model.eval()
     noisy, reconstruction = [], []
-    for level in subject.levels:
+    for level in subject.curve:
         inputs = subject.noise.at(level)(clean, indices=chosen)
         noisy.append(task.picture(inputs))
         outputs = subject.model.predictions(inputs.to(subject.batches.device))
@@ -136,7 +136,7 @@ def pictures(subject: Subject, levels: Levels, *, count: int = 2) -> Iterator[tu
             "clean": task.picture(clean),
             "noisy": np.stack(noisy),
             "reconstruction": np.stack(reconstruction),
-            "noise": np.asarray(subject.levels, dtype=np.float64),
+            "noise": np.asarray(subject.curve, dtype=np.float64),
         },
     )
 
