@@ -33,7 +33,7 @@ HEAVY = ("model", "best_feasible", "checkpoint-*")
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} | {"TOKENIZERS_PARALLELISM": "false"}
 
 INTERRUPTED = 130
-BUSY = "is in use by process"
+BUSY = "is in use by another process"
 """What ``descend`` says of a run that a process of a killed session still trains: it is left to that."""
 
 

@@ -198,8 +198,8 @@ def test_every_setting_is_heard(told, argv, std, sensitivity, delta):
         (["--noise", "1", "--dimension", "9" * 400], "dimension must be from 1 to"),
         (["--noise", "1", "--epsilon", "1"], "no setting --epsilon"),
         (["--noise", "1", "--noise-is", "snr"], "'std', 'variance'"),
-        (["NOWHERE"], "expected a run folder with config.json; NOWHERE has none"),
-        (["NOWHERE", "--noise", "1"], "expected a run folder with config.json; NOWHERE has none"),
+        (["NOWHERE"], "NOWHERE/config.json must be a file; it is not there"),
+        (["NOWHERE", "--noise", "1"], "NOWHERE/config.json must be a file; it is not there"),
     ],
 )
 def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, argv, message):

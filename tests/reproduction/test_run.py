@@ -79,7 +79,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
     folder.mkdir(parents=True)
     with locked(folder):
         assert Session(busy).go(workers=1) == 0
-    assert busy.state(cell) == "to do" and "in use by process" in (busy.of(cell) / "log.txt").read_text()
+    assert busy.state(cell) == "to do" and "in use by another process" in (busy.of(cell) / "log.txt").read_text()
 
 
 def test_the_choice_is_the_best_feasible_trial(tmp_path):

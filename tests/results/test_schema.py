@@ -8,9 +8,9 @@ import pytest
 
 from descend.errors import InputError
 from descend.results import (
-    REQUIRED,
     SCHEMA,
     AnytimeCurve,
+    CertifiedExit,
     Decisions,
     Groups,
     RunConfig,
@@ -32,6 +32,7 @@ SUMMARY = {
     **{"metric": "accuracy", "higher_is_better": True, "noise": [0.0, 1e-05], "values": [0.9, None], "mean": None},
     **{"auc": None, "train_noise": 1e-05, "layer_losses": {"0.0": [3, 2, 1], "1e-05": [3.0, None, 1.0]}},
     **{"violations": [-0.1, 0.2], "violation_intervals": [[-0.2, 0.0], [None, None]], "bounds": [None, 1.5]},
+    **{"feasible": True, "layers_needed": {"noise": 1e-05, "within": {"2": None}}},
     **{"limits": [None, None, 0.5], "settings": {"depth": 2, "data": None}, "exit": EXIT, "energy": {"0.0": [1, 2, 3]}},
 }
 CONFIG = {
@@ -45,12 +46,14 @@ GROUPS = {
 }
 
 
+CERTIFIED = {"threshold": 0.9, "risk": 0.01, "confidence": 0.95, "noise": 0}
 ANSWER = {"answer": "yes", "confidence": 0.5, "right": True}
 FILES = {
     "summary.json": (Summary, SUMMARY),
     "config.json": (RunConfig, CONFIG),
     "groups.json": (Groups, GROUPS),
     "decisions.json": (Decisions, {"noise": 0.5, "texts": [{"text": "a", "decisions": [ANSWER] * 2}]}),
+    "certified_exit.json": (CertifiedExit, CERTIFIED),
 }
 LATER = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}
 """Keys of a later version."""
@@ -71,7 +74,8 @@ def test_null_is_a_number_that_is_not_finite_and_what_is_missing_has_a_default()
     assert (summary.auc, summary.bounds, summary.depth) == (None, [None, 1.5], 2)
     exits = summary.exit  # in the file its value has the metric's name
     assert exits.chosen.value == exits.confidence[0].value == 0.8 and "1.20 of 2 layers" in exits.sentence("accuracy")
-    assert Summary.model_validate({key: SUMMARY[key] for key in REQUIRED}).status == "open"
+    required = (key for key, field in Summary.model_fields.items() if field.is_required())
+    assert Summary.model_validate({key: SUMMARY[key] for key in required}).status == "undecided"
     metrics = {"1e-05": [0.1, None, 0.9], "0.0": [0.5, 0.9, 0.9]}
     curves = Summary.model_validate(SUMMARY | {"layer_metrics": metrics}).anytime
     assert [(curve.noise, curve.first_within[2]) for curve in curves] == [(0.0, 1), (1e-05, 2)]
@@ -101,7 +105,6 @@ def test_the_anytime_curve(metric, higher, first, area) -> None:
 
 
 ONE = {"text": "a", "decisions": [ANSWER]}
-UNEVEN = [{"text": "a", "decisions": [ANSWER] * 2}, {"text": "b", "decisions": [ANSWER] * 3}]
 DAMAGED = [
     {"losses": [], "scores": []},
     {"losses": [[]], "scores": [[]]},
@@ -113,8 +116,13 @@ DAMAGED = [
 ]
 
 
+UNCERTAIN = [
+    *({"threshold": each} for each in (2, True)),
+    *({"risk": each} for each in (5, True)),
+    *({"confidence": each} for each in (0, 7)),
+    {"noise": -1},
+]
 RECORD = {"run": "a", "step": 1, "split": "train", "layer": 0, "noise": None, "metric": "loss", "value": None}
-CURVE = {"noise": 0, "metric": [1, 1, 1], "first_within": {}, "area": 1}
 WRONG = [
     ("summary.json", SUMMARY | {"seed": "one"}, "seed"),
     ("summary.json", SUMMARY | {"values": [1.0]}, "2 noise levels but 1 values"),
@@ -127,9 +135,9 @@ WRONG = [
     ("summary.json", SUMMARY | {"limits": [0.5]}, "limits"),
     ("summary.json", SUMMARY | {"bounds": [1.0]}, "bounds"),
     ("summary.json", SUMMARY | {"certified": [0.1] * 8}, "certified"),
-    ("summary.json", SUMMARY | {"noise": "loud"}, "noise should be a valid list"),
+    ("summary.json", SUMMARY | {"noise": "loud"}, "noise: Input should be a valid list; got 'loud'"),
     ("summary.json", SUMMARY | {"violation_intervals": [[1, 2], [1]]}, "violation_intervals.1"),
-    ("summary.json", SUMMARY | {"exit": {"full": 1}}, "exit.chosen"),
+    ("summary.json", SUMMARY | {"exit": {"full": 1}}, "exit.depth: Field required"),
     ("summary.json", SUMMARY | {"anytime": [{"noise": 0, "metric": [1], "first_within": {}, "area": 1}]}, "anytime"),
     (
         "summary.json",
@@ -141,13 +149,14 @@ WRONG = [
     ("summary.json", SUMMARY | {"schema": SCHEMA + 1}, "Upgrade"),
     ("summary.json", SUMMARY | {"schema": 0}, "schema"),
     *(("summary.json", each, r"summary\.json") for each in ([], 3, None, "text", {}, {"runs": [], "folders": []})),
-    ("config.json", {"architectures": ["BertModel"], "hidden_size": 8}, r"config\.json .*recipe"),
+    ("config.json", {"architectures": ["BertModel"], "hidden_size": 8}, r"config\.json: recipe: Field required"),
     ("groups.json", GROUPS | {"scores": [[1.0], [2.0]]}, "scores.*2.*2"),
     *(("groups.json", GROUPS | {"layers": LAYERS | each}, r"groups\.json.*layers") for each in DAMAGED),
     *(("decisions.json", each, r"decisions\.json") for each in ([], {"noise": 0}, {"noise": 0, "texts": [ONE]})),
-    ("decisions.json", {"noise": 0, "texts": UNEVEN}, "each layer"),
-    ("answers.json", [{"instruction": "a", "output": "b"}, {"instruction": 3}], r"answers\.json, row 1, .*output"),
-    ("records.jsonl", RECORD | {"step": "late"}, r"line 1, .*step"),
+    *(("certified_exit.json", CERTIFIED | each, "evaluate --exit --risk again") for each in UNCERTAIN),
+    ("certified_exit.json", {}, r"certified_exit\.json: threshold: Field required"),
+    ("answers.json", [{"instruction": "a", "output": "b"}, {"instruction": 3}], r"answers\.json, row 1: instruction"),
+    ("records.jsonl", RECORD | {"step": "late"}, r"line 1: step"),
 ]
 
 

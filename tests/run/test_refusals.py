@@ -108,7 +108,7 @@ OTHERS = [
     ("denoise RUN --data clips --out new", "two clips of clips have the name a"),
     ("denoise unfinished --data clips --out new", "finish the run first: the same descend train with --resume"),
     ("complete RUN --prompts none.json --out new.json", "must be a JSON file of prompts"),
-    ("complete --compare none.json --out new.json", "there is no none.json"),
+    ("complete --compare none.json --out new.json", "none.json must be a file; it is not there"),
     ("complete --out new.json", "expected the folder of a run and --prompts"),
     # Exports.
     *(

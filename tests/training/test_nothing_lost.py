@@ -297,8 +297,8 @@ def test_two_processes_do_not_write_into_one_run(finished, unfinished, capsys):
     with locked(unfinished):
         for command in (["train", *TINY, "--out", unfinished, "--resume"], ["evaluate", unfinished]):
             assert refused(capsys, *command) == (
-                f"descend: {unfinished} is in use by process {os.getpid()} on {os.uname().nodename}; wait for its end "
-                "or stop it, or choose another place."
+                f"descend: {unfinished} is in use by another process; wait for its end or stop it, or choose another "
+                "place."
             )
     assert rows(unfinished) == before
 

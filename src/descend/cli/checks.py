@@ -53,7 +53,8 @@ def check_run(folder: Path, model: str | None = None) -> str | None:
         InputError: If it has no ``config.json``, one that is not JSON, or one of a saved model; or if it has no such
             model.
     """
-    from descend.results import MODELS, check_model, read_json
+    from descend.reading import read_json
+    from descend.results import MODELS, check_model
 
     if not (folder / "config.json").exists() and _is_of_a_script(folder):
         page = f" Its page: descend report {folder}." if (folder / "summary.json").is_file() else ""
@@ -97,7 +98,7 @@ def exported_type(folder: Path) -> str | None:
     Raises:
         InputError: If its ``config.json`` is not JSON.
     """
-    from descend.results import read_json
+    from descend.reading import read_json
 
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else {}

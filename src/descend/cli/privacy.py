@@ -68,7 +68,8 @@ def _trained_noise(run: Path) -> tuple[float, float | None, str]:
 
 def _width(run: Path) -> int:
     """The dimension of a run's token embeddings."""
-    from descend.results import read_json, read_trained
+    from descend.reading import read_json
+    from descend.results import read_trained
 
     file = (run if read_trained(run) is not None else run / "model") / "config.json"
     if not file.is_file():

@@ -36,7 +36,6 @@ from scipy.special import rel_entr
 from scipy.stats import binom
 from torch import Tensor
 
-from descend.errors import InputError
 from descend.evaluation.layers import LayerLosses
 from descend.models.exit_rule import ExitRule
 from descend.results import Guarantee
@@ -49,17 +48,6 @@ SEQUENCE = (
     *(each / 100 for each in range(49, 4, -1)),
 )
 """The thresholds in the order of their tests, from the safest to the boldest."""
-
-
-def check_risk(risk: float, confidence: float) -> None:
-    """Refuse a risk or a confidence that is not a probability strictly between 0 and 1.
-
-    Raises:
-        InputError: If one is out of range.
-    """
-    for name, value in (("risk", risk), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise InputError(f"--{name} must be a number between 0 and 1, such as 0.01; got {value:g}.")
 
 
 @dataclass(frozen=True)

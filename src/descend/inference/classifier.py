@@ -20,7 +20,7 @@ from descend.errors import InputError, reason, refuse
 from descend.models import LayeredClassifier
 from descend.models.exit_rule import ExitRule, decide
 from descend.models.loading import load_model
-from descend.results import CertifiedExit
+from descend.results import CERTIFIED_FILE, CertifiedExit
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ class DescentClassifier:
                 f"{source} was not trained as a classifier: it has no {', '.join(sorted(loading['missing_keys']))}. "
                 "Train it first."
             )
-        return cls(model, tokenizer, device, CertifiedExit.read(Path(place)) if certified else None)
+        file = Path(place) / CERTIFIED_FILE
+        return cls(model, tokenizer, device, CertifiedExit.read(file) if certified and file.exists() else None)
 
     @torch.no_grad()
     def predict(

@@ -12,7 +12,8 @@ from descend.errors import InputError, refuse
 from descend.models import DUST, UT, ViTDenoiser
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise
-from descend.results import CONFIG_FILE, read_config, read_json
+from descend.reading import read_json
+from descend.results import CONFIG_FILE, read_config
 from descend.tasks.video import SIZE, array_frames, find_clips, patchify, unpatchify
 
 

@@ -49,7 +49,7 @@ from descend.results.findings import (
     Speculation,
     Validation,
 )
-from descend.results.folder import LOCK_FILE, PART, locked, of_disk, put, read_json, write_json
+from descend.results.folder import LOCK_FILE, PART, locked, of_disk, put, write_json
 from descend.results.records import Record, Records, read_records
 from descend.results.summary import (
     LAST_TRAINED,
@@ -149,7 +149,6 @@ __all__ = [
     "read_completions",
     "read_config",
     "read_groups",
-    "read_json",
     "read_records",
     "read_summary",
     "read_trained",

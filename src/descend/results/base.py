@@ -1,21 +1,14 @@
 """What all files of a run have in common: the version of the schema, numbers, and one error for a damaged file."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from descend.errors import InputError
-from descend.results.folder import read_json, write_json
+from descend.reading import read_json
+from descend.results.folder import write_json
 
 SCHEMA = 1
 """The version that this code writes, and the newest that it reads."""
@@ -69,11 +62,6 @@ class File(Part):
 
     schema_version: int = Field(default=SCHEMA, alias="schema", ge=1, le=SCHEMA)
 
-    @model_validator(mode="after")
-    def _always_write_the_version(self) -> Self:
-        self.model_fields_set.add("schema_version")
-        return self
-
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read such a file.
@@ -84,8 +72,8 @@ class File(Part):
         return parse(cls, read_json(path), str(path), cls.todo)
 
     def content(self) -> dict[str, Any]:
-        """The file's content in JSON types: what was set, under the keys of the file."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
+        """The file's content in JSON types: its version and what was set, under the keys of the file."""
+        return {"schema": self.schema_version} | self.model_dump(by_alias=True, exclude_unset=True)
 
     def write(self, path: Path) -> None:
         """Write the file in one piece.
@@ -100,7 +88,7 @@ F = TypeVar("F", bound=BaseModel)
 
 
 def parse(kind: type[F], content: Any, source: str, todo: str) -> F:
-    """Check what a file holds and give its entries their types.
+    """Check what a file holds and give its entries their types; the error names the first that is wrong.
 
     Args:
         kind: What it should be.
@@ -112,38 +100,13 @@ def parse(kind: type[F], content: Any, source: str, todo: str) -> F:
         InputError: If an entry is missing, of the wrong type or does not fit the others, or if a newer version of
             Descend wrote the file.
     """
-    if isinstance(content, kind):
-        return content
-    version = content.get("schema") if isinstance(content, Mapping) else None
-    if isinstance(version, int) and version > SCHEMA:
-        raise InputError(
-            f"{source} follows schema {version}; this version of descend reads up to {SCHEMA}. Upgrade descend."
-        )
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        problem = _problem(error)
-    except (OverflowError, RecursionError) as error:
-        problem = f"got a value that is too large ({error})"
-    expected = (kind.__doc__ or kind.__name__).split(".")[0].split("\n")[0].replace("``", "").lower()
-    raise InputError(f"{source} must hold {expected}; {problem}. {todo}")
-
-
-def _problem(error: ValidationError) -> str:
-    """The entries that are missing, else the first that is wrong: what was expected and what was got."""
-    errors = error.errors(include_url=False)
-    missing = [_place(each["loc"]) for each in errors if each["type"] == "missing"]
-    if missing:
-        return f"it lacks {', '.join(missing)}"
-    first = errors[0]
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    if first["type"] == "model_type":
-        message = "should be a JSON object"
-    if first["type"] == "value_error" and not first["loc"]:
-        return message
-    place = _place(first["loc"]) or "it"
-    return f"{place} {message[:1].lower()}{message[1:]}; got {repr(first['input'])[:MOST_SHOWN]}"
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, loc))
+        first = error.errors(include_url=False)[0]
+    if first["loc"] == ("schema",) and first["type"] == "less_than_equal":
+        todo = "Upgrade descend."
+    place, words = ".".join(map(str, first["loc"])) or "its content", first["msg"].removeprefix("Value error, ")
+    if first["type"] != "value_error":  # a message of our own says what it got
+        words += f"; got {repr(first['input'])[:MOST_SHOWN]}"
+    raise InputError(f"{source}: {place}: {words}. {todo}")

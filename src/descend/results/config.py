@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import JsonValue, field_validator
+from pydantic import JsonValue
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.results.base import CONFIG_FILE, File
 
 MODELS = ("model", "best_feasible")
@@ -62,12 +62,6 @@ class RunConfig(File):
     temperature: float | None = None
     neftune_alpha: float | None = None
 
-    @field_validator("settings")
-    @classmethod
-    def _with_data(cls, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """Name the generated data, for which older versions wrote null."""
-        return settings if settings.get("data") is not None else settings | {"data": "generated"}
-
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
@@ -101,12 +95,14 @@ def check_model(run: Path, model: str) -> None:
     """
     files = ("config.json", "adapter_config.json")
     held = [name for name in MODELS if any((run / name / file).is_file() for file in files)]
-    if model in held:
-        return
-    if model == MODELS[0]:
-        raise InputError(f"{run} has no model; finish the run first: the same descend train with --resume.")
-    has = " and ".join(held) or "none yet: finish the run first, by the same descend train with --resume"
-    raise InputError(f"{run} has no model named {model!r}; its models: {has}.")
+    has = " and ".join(held) or "none yet"
+    refuse(
+        (
+            model not in held,
+            f"{run} has no model named {model!r}; its models: {has}. If it lacks one, finish the run first: the "
+            "same descend train with --resume.",
+        )
+    )
 
 
 def check_language_run(run: Path, model: str, layer: int | None = None) -> None:
@@ -121,12 +117,18 @@ def check_language_run(run: Path, model: str, layer: int | None = None) -> None:
         InputError: If it is no run of a language model, lacks the model, or has no layer K.
     """
     config = read_config(run)
-    depth = config.depth
-    if config.recipe not in LANGUAGE or depth is None:
-        raise InputError(f"expected a run of {' or '.join(LANGUAGE)}; {run} is one of {config.recipe}.")
+    depth = config.depth or 0
+    refuse(
+        (
+            config.recipe not in LANGUAGE or not depth,
+            f"expected a run of {' or '.join(LANGUAGE)}; {run} is one of {config.recipe}.",
+        ),
+        (
+            layer is not None and (not isinstance(layer, int) or not 1 <= layer <= depth),
+            f"layer must be from 1 to {depth}, the depth of {run}; got {layer}.",
+        ),
+    )
     check_model(run, model)
-    if layer is not None and (not isinstance(layer, int) or not 1 <= layer <= depth):
-        raise InputError(f"layer must be from 1 to {depth}, the depth of {run}; got {layer}.")
 
 
 def read_config(folder: Path) -> RunConfig:

@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from descend.errors import refuse
 from descend.results.base import GROUPS_FILE, File, Number, Part
 
 DECISIONS_FILE = "decisions.json"
@@ -33,11 +34,13 @@ class LayerGroups(Part):
         layers = {len(rows) for sums in (self.losses, self.scores) for rows in sums}
         blocks = {len(row) for sums in (self.losses, self.scores) for rows in sums for row in rows}
         whole = {len(self.losses), len(self.scores)} == {len(self.noise)} and blocks == {len(self.counts)}
-        if not whole or len(layers) != 1 or layers == {1}:
-            raise ValueError(
+        refuse(
+            (
+                not whole or len(layers) != 1 or layers == {1},
                 f"layers.losses and layers.scores must have one row per layer, of at least 2, at each of "
-                f"{len(self.noise)} noise levels, with {len(self.counts)} sums each"
+                f"{len(self.noise)} noise levels, with {len(self.counts)} sums each",
             )
+        )
         return self
 
 
@@ -66,11 +69,14 @@ class Groups(File):
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
-        if [len(row) for row in self.scores] != [len(self.counts)] * len(self.noise):
-            raise ValueError(
+        lengths = [len(row) for row in self.scores]
+        refuse(
+            (
+                lengths != [len(self.counts)] * len(self.noise),
                 f"scores must have {len(self.counts)} sums at each of {len(self.noise)} noise levels; got "
-                f"{len(self.scores)} rows of {sorted({len(row) for row in self.scores})}"
+                f"{len(self.scores)} rows of {sorted(set(lengths))}",
             )
+        )
         return self
 
 
@@ -112,12 +118,6 @@ class Decisions(File):
 
     noise: float
     texts: list[DecidedText] = Field(max_length=MOST_TEXTS)
-
-    @model_validator(mode="after")
-    def _as_many_layers(self) -> Self:
-        if len({len(each.decisions) for each in self.texts}) > 1:
-            raise ValueError("every text must have a decision for each layer")
-        return self
 
 
 def read_groups(folder: Path) -> Groups | None:

@@ -1,21 +1,17 @@
 """Write and lock the files of a run: each file is there as a whole or not at all."""
 
 import json
-import logging
-import math
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 
-from descend import reading
 from descend.errors import InputError, SaveError
 
 PART = ".descend-part"
@@ -25,10 +21,6 @@ STALE = 3600
 """Seconds after which such a file is no longer being written."""
 
 LOCK_FILE = ".descend-lock"
-MOST_HOLDER = 300
-"""Characters of a lock's file: a process and its machine."""
-
-logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -47,22 +39,17 @@ def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterato
         InputError: If another process holds the lock, unless ``wait``.
     """
     path = place / name if place.is_dir() else place.with_name(place.name + name)
-    lock = FileLock(path, on_acquired=_name_holder)
-    while True:
-        try:
-            lock.acquire(blocking=wait)
-        except Timeout:
-            if (holder := _holder(path)) is None:
-                continue  # it was released meanwhile
-            raise InputError(
-                f"{place} is in use by process {holder}; wait for its end or stop it, or choose another place."
-            ) from None
-        except OSError as error:
-            if error.filename is not None:
-                raise  # the folder can't be written, locks or no locks
-            _warn_unlocked(path.parent, error.strerror)
-        break
-    for left in place.glob(f"{PART}-*") if lock.is_locked else ():  # of a process that was killed
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        raise InputError(
+            f"{place} is in use by another process; wait for its end or stop it, or choose another place."
+        ) from None
+    except OSError as error:  # the folder can't be written, or its disk has no locks
+        error.filename = error.filename or str(path)
+        raise
+    for left in place.glob(f"{PART}-*"):  # of a process that was killed
         if left.is_file() and time.time() - left.stat().st_mtime > STALE:
             left.unlink(missing_ok=True)
     try:
@@ -80,17 +67,11 @@ def new_file(path: Path) -> Iterator[None]:
     Raises:
         InputError: If it exists, or another process writes it.
     """
-    refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path):
-        refuse_existing(path)  # again, now that no other command can write it
+        if path.exists():
+            raise InputError(f"{path} exists; choose another with --out.")
         yield
-
-
-def refuse_existing(path: Path) -> None:
-    """Refuse to write a file that exists already."""
-    if path.exists():
-        raise InputError(f"{path} exists; choose another with --out.")
 
 
 def refuse_full(folder: Path, choice: str = "another with --out") -> None:
@@ -102,29 +83,6 @@ def refuse_full(folder: Path, choice: str = "another with --out") -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} must be a new or an empty folder; it is not. Choose {choice}.")
-
-
-def _name_holder(descriptor: int) -> None:
-    """Write who holds a lock into its file."""
-    with suppress(OSError):  # on a full disk the lock holds all the same
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()} on {platform.node()}\n".encode())
-
-
-def _holder(path: Path) -> str | None:
-    """Who holds a lock, by its file; None if the file is gone."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MOST_HOLDER).strip()
-    except FileNotFoundError:
-        return None
-    except OSError:  # Windows lets nobody else read a locked file
-        return "unknown"
-
-
-@cache
-def _warn_unlocked(folder: Path, why: str) -> None:
-    logger.warning("%s can't be locked (%s): make sure that no other process writes there.", folder, why)
 
 
 def put(path: Path, write: Callable[[Path], Any]) -> None:
@@ -182,27 +140,5 @@ def write_json(path: Path, content: Any) -> None:
 
     A number that is not finite, as a diverged model has, becomes null.
     """
-    text = json.dumps(finite(content), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(to_jsonable_python(content, inf_nan_mode="null"), indent=2) + "\n"
     put(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def finite(content: Any) -> Any:
-    """JSON content with null in place of numbers that are not finite."""
-    if isinstance(content, dict):
-        return {key: finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
-
-
-def read_json(path: Path) -> Any:
-    """Read a file that `write_json` wrote.
-
-    Raises:
-        InputError: If it is missing or not JSON.
-    """
-    if path.parent.is_file():
-        raise InputError(f"{path} can't be read: {path.parent} is a file.")
-    if not path.exists():
-        raise InputError(f"expected a run folder with {path.name}; {path.parent} has none.")
-    return reading.read_json(path)

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import Field, ValidationError
+from pydantic_core import to_jsonable_python
 
 from descend import reading
 from descend.errors import SaveError
 from descend.results.base import Number, Part, parse
-from descend.results.folder import finite, flush, put
+from descend.results.folder import flush, put
 
 
 class Record(Part):
@@ -35,7 +36,7 @@ class Record(Part):
 
     def line(self) -> str:
         """The row as a line of the file."""
-        return json.dumps(finite(self.model_dump())) + "\n"
+        return json.dumps(to_jsonable_python(self.model_dump(), inf_nan_mode="null")) + "\n"
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -45,7 +46,7 @@ def read_records(path: Path) -> Iterator[Record]:
         InputError: If another line is not a row of records, with its number.
     """
     for number, row in reading.json_lines(path, appended=True):
-        yield parse(Record, row, f"{path}, line {number},", "Correct or remove it.")
+        yield parse(Record, row, f"{path}, line {number}", "Correct or remove it.")
 
 
 class Records:

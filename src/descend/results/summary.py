@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from descend.errors import InputError
+from descend.reading import read_json
 from descend.results.base import (
     CONFIG_FILE,
     MOST_SHOWN,
@@ -42,7 +43,6 @@ from descend.results.findings import (
     Validation,
     tolerance_words,
 )
-from descend.results.folder import read_json
 from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, Verdict
 
 LAST_TRAINED = "Last trained by Descend"

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from descend.errors import refuse
 from descend.results import File, Number, Part
 
 SWEEP_FILE = "sweep.json"
@@ -21,8 +22,12 @@ class Searched(Part):
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         known = self.choices or {"low", "high"} <= self.model_fields_set
-        if not known or not -math.inf < self.low <= self.high < math.inf or (self.log and self.low <= 0):
-            raise ValueError(f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}")
+        refuse(
+            (
+                not known or not -math.inf < self.low <= self.high < math.inf or (self.log and self.low <= 0),
+                f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}",
+            )
+        )
         return self
 
     def place(self, value: float) -> float:
@@ -39,8 +44,8 @@ class TrialCurve(Part):
 
     @model_validator(mode="after")
     def _as_many(self) -> Self:
-        if len(self.steps) != len(self.values):
-            raise ValueError(f"expected one value per step; got {len(self.steps)} steps and {len(self.values)} values")
+        steps, values = len(self.steps), len(self.values)
+        refuse((steps != values, f"expected one value per step; got {steps} steps and {values} values"))
         return self
 
 

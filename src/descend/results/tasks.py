@@ -1,12 +1,9 @@
 """What language models answer: results on lm-eval's tasks, and answers to prompts in AlpacaEval's format."""
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from pydantic import model_validator
-
-from descend.errors import InputError
-from descend.reading import read_json
+from descend.reading import json_objects
 from descend.results.base import File, Number, Numbers, OptionalNumbers, Part, parse
 
 
@@ -109,16 +106,6 @@ class TaskResults(File):
     curves: list[TaskCurve]
     comparisons: list[TaskComparison]
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for each in (*self.curves, *self.comparisons):
-            columns = [value for value in vars(each).values() if isinstance(value, list)]
-            if any(len(column) != len(self.noise) for column in columns):
-                raise ValueError(f"results in {each.task} must have {len(self.noise)} levels, as noise has")
-            if not 0 <= each.run < len(self.runs):
-                raise ValueError(f"run must be a place in runs, from 0 to {len(self.runs) - 1}")
-        return self
-
 
 class Completion(Part):
     """An answer, with the texts instruction and output.
@@ -142,9 +129,5 @@ def read_completions(path: Path) -> list[Completion]:
     Raises:
         InputError: If there is none, or a row of it is not an answer.
     """
-    if not path.exists():
-        raise InputError(f"expected a file of answers, as descend complete writes it; there is no {path}.")
-    content = read_json(path)
-    rows = content if isinstance(content, list) else [content]
     todo = "Write the file again with descend complete."
-    return [parse(Completion, row, f"{path}, row {number},", todo) for number, row in enumerate(rows)]
+    return [parse(Completion, row, place, todo) for place, row in json_objects(path)]

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, JsonValue, ValidationError
 
 from descend.errors import InputError
-from descend.results.base import CONFIG_FILE, Part, parse
-from descend.results.folder import read_json, write_json
+from descend.reading import read_json
+from descend.results.base import CONFIG_FILE, File, Part
+from descend.results.folder import write_json
 
 TRAINED_KEY = "descend"
 """The entry of a Transformers model's ``config.json``, which ``from_pretrained`` and ``save_pretrained`` keep."""
@@ -96,7 +97,7 @@ def read_trained(folder: Path) -> Trained | None:
 Share = Annotated[float, Field(strict=True, gt=0, lt=1)]
 
 
-class CertifiedExit(Part):
+class CertifiedExit(File):
     """The exit threshold that belongs to a saved model, and the bound that it was certified by.
 
     Attributes:
@@ -106,24 +107,9 @@ class CertifiedExit(Part):
         noise: The level γ that it holds for.
     """
 
+    todo: ClassVar[str] = "Run descend evaluate --exit --risk again, or remove the file."
+
     threshold: float | None = Field(strict=True, gt=0, le=1)
     risk: Share
     confidence: Share
     noise: float = Field(strict=True, ge=0, allow_inf_nan=False)
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """The threshold saved in a model's folder; None if there is none.
-
-        Raises:
-            InputError: If the file is damaged.
-        """
-        path = folder / CERTIFIED_FILE
-        if not path.exists():
-            return None
-        todo = "Run descend evaluate --exit --risk again, or remove the file."
-        return parse(cls, read_json(path), str(path), todo)
-
-    def write(self, folder: Path) -> None:
-        """Write the file into a model's folder."""
-        write_json(folder / CERTIFIED_FILE, self.model_dump())

@@ -26,7 +26,6 @@ from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std, few, measure
 from descend.evaluation.needed import Evaluated
 from descend.evaluation.probes import fit_probes
-from descend.evaluation.risk_control import check_risk
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
@@ -138,10 +137,15 @@ def evaluate(
             "is unknown, and on its training data it loses too few answers. Give data that it has not seen by --data, "
             "and say that it has not by --unseen.",
         ),
+        *(
+            (
+                share is not None and not 0 < share < 1,
+                f"--{name} must be a number between 0 and 1, such as 0.01; got {share}.",
+            )
+            for name, share in (("risk", risk), ("confidence", confidence))
+        ),
     )
     confidence = CONFIDENCE if confidence is None else confidence
-    if risk is not None:
-        check_risk(risk, confidence)
     place = results_folder(folder, data, task)
     carrier = folder / model if task is None else folder
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
@@ -216,8 +220,8 @@ def evaluate(
         evaluators.append(partial(on_validation, samples=run_data.validation, most=most))
     summary = evaluate_subject(subject, evaluators, folder=place)
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
-        keys = {name: getattr(bound, name) for name in CertifiedExit.model_fields}
-        CertifiedExit(**keys).write(carrier)
+        certified = CertifiedExit(**bound.model_dump(include=set(CertifiedExit.model_fields)))
+        certified.write(carrier / CERTIFIED_FILE)
     if task is None and place == folder:
         write_card(folder / model, run_card(folder, network.saved, checkpoint=model))
     return summary

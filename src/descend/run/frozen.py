@@ -18,9 +18,10 @@ from descend.evaluation.layers import Batches, few
 from descend.evaluation.probes import fit_exits
 from descend.models import causal, encoders, images
 from descend.progress import is_quiet
+from descend.reading import read_json
 from descend.recipes import RECIPES
 from descend.recipes.base import config_of
-from descend.results import CONFIG_FILE, MODELS, SUMMARY_FILE, Provenance, Summary, locked, read_json
+from descend.results import CONFIG_FILE, MODELS, SUMMARY_FILE, Provenance, Summary, locked
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.training import tell
 from descend.settings import flag_of, settings_of

@@ -10,6 +10,7 @@ from descend.core import DescentProblem
 from descend.errors import InputError, MissingPackageError, reason
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
+from descend.reading import read_json
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Restored, Workload
 from descend.results import (
     CONFIG_FILE,
@@ -19,7 +20,6 @@ from descend.results import (
     Trained,
     check_model,
     parse,
-    read_json,
     read_trained,
 )
 from descend.results.ownership import DUAL_FILE
