@@ -95,39 +95,19 @@ def card_of_run(
     )
 
 
-def card_of_trainer(network: Any, name: str, depth: int, trainer: str, trained: Trained, **more: Any) -> str:
-    """The card of a model that a script trained.
+def card_of_model(network: Any, name: str, what: str, trained: Trained | None, **more: Any) -> str:
+    """The card of a model without a run.
 
     Args:
         network: The model, with or without adapters.
         name: Its name.
-        depth: L, the number of layers.
-        trainer: The class of its trainer.
-        trained: What it was trained with.
+        what: What it is, in sentences.
+        trained: What it was trained with; None if not by Descend.
         **more: Further arguments of `card`.
     """
-    kind = type(without_adapters(network)).__name__
-    about = f"{kind} with {depth} layers, trained by `{trainer}` {_how(trained, 'the input embedding')}."
-    return card(network, name, [f"{about} The prediction can be read after every layer.{_notes(trained)}"], **more)
-
-
-def card_of_export(network: Any, layers: int, depth: int, trained: Trained | None) -> str:
-    """The card of the first layers of a model without a run.
-
-    Args:
-        network: The exported model.
-        layers: K.
-        depth: L, the number of the whole model's layers.
-        trained: What the whole model was trained with; None if not by Descend.
-    """
-    kind = type(network).__name__
-    about = (
-        f"The first {layers} of {depth} layers of a {kind}, with its embedding and the readout of layer {layers}. The "
-        f"output is that of exit {layers} of the whole model."
-    )
     if trained is not None:
-        about += f" It was trained {_how(trained, 'the input embedding')}.{_notes(trained)}"
-    return card(network, f"{kind}-first-{layers}", [about])
+        what += f" It was trained {_how(trained, 'the input embedding')}.{_notes(trained)}"
+    return card(network, name, [what], **more)
 
 
 def hub_name(source: str) -> str | None:
@@ -226,8 +206,8 @@ def card(
 
 def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
     """The sections on an evaluation: the layers needed, the verdict, the quality of each layer, and noise."""
-    parts = ["## How many layers suffice", f"```\n{summary.answer}\n```"] if summary.answer else []
-    if summary.asked or not summary.answer:
+    parts = ["## How many layers suffice", f"```\n{summary.answer}\n```"]
+    if summary.asked:
         parts += ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
     if summary.asked and summary.violations and summary.violation_intervals:
         columns = 3 if summary.few_groups else 4  # an open verdict has no intervals

@@ -34,7 +34,7 @@ from descend.results import (
     read_summary,
     read_trained,
 )
-from descend.results.card import card_of_export, write_card
+from descend.results.card import card_of_model, write_card
 from descend.results.findings import STATES, first_within, tolerance_words
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
@@ -220,7 +220,13 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         origin=trained.content() if trained else {},
         dtype=None if hasattr(network.saved, "peft_config") else network.saved.dtype,
         tokenizer=tokenizer,
-        card=lambda plain: card_of_export(plain, layers, depth, trained),
+        card=lambda plain: card_of_model(
+            plain,
+            f"{type(plain).__name__}-first-{layers}",
+            f"The first {layers} of {depth} layers of a {type(plain).__name__}, with its embedding and the readout of "
+            f"layer {layers}. The output is that of exit {layers} of the whole model.",
+            trained,
+        ),
     )
 
 

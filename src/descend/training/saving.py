@@ -20,7 +20,7 @@ from descend.errors import InputError
 from descend.models.modules import save_module
 from descend.objective import Objective
 from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained, verdict_sentence
-from descend.results.card import card_of_trainer, edited_card, hub_name, put_card, without_adapters, write_card
+from descend.results.card import card_of_model, edited_card, hub_name, put_card, without_adapters, write_card
 from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign, remove
 from descend.results.records import Records
 from descend.training.checkpoints import any_checkpoints, newest_whole, step_of
@@ -195,11 +195,12 @@ class Saving(Trainer):
         """
         source = getattr(getattr(without_adapters(self.users_model), "config", None), "_name_or_path", None)
         verdict = getattr(self, "verdict", None)
-        return card_of_trainer(
+        kind, depth = type(without_adapters(self.users_model)).__name__, self.objective.model.depth
+        return card_of_model(
             self.users_model,
             name or self.args.folder.absolute().name,
-            self.objective.model.depth,
-            type(self).__name__,
+            f"{kind} with {depth} layers, trained by `{type(self).__name__}`. The prediction can be read after every "
+            "layer.",
             self.trained,
             verdict="" if verdict is None else verdict_sentence(verdict, "the evaluation data"),
             summary=self.summary,
