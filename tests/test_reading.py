@@ -153,6 +153,7 @@ SUMMARY = {
     **{"recipe": "text-ut", "method": "constrained", "seed": 0, "model": "UT-2", "dataset": "d", "metric": "accuracy"},
     **{"higher_is_better": True, "noise": [0.0, 1.0], "values": [0.9, 0.8], "mean": 0.85, "train_noise": 1.0},
     **{"layer_losses": {"0.0": [1, 0.9, 0.8], "1.0": [1, 0.9, 0.8]}, "limits": [None, 0.9, 0.9], "violations": [0, 0]},
+    **{"feasible": True, "layers_needed": {"noise": 1.0, "within": {}}},
     **{
         "alpha": [0.1, 0.1],
         "seconds": 3.0,
@@ -181,7 +182,7 @@ def summary(entries):
 @pytest.mark.parametrize(("read", "whole", "value"), [(history, RECORD, {1: {1: 0.0}}), (summary, SUMMARY, 2)])
 def test_no_record_and_no_summary_gets_past(data, read, whole, value):
     assert read(whole) == value
-    names = st.sampled_from([*whole, "ratios", "probe", "settled_layer"])
+    names = st.sampled_from([*whole, "ratios", "probe"])
     refused_or(read, whole | data.draw(st.dictionaries(names, trees)))
 
 

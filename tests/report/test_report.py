@@ -21,7 +21,7 @@ from descend.report.asked import asked
 from descend.report.charts import Series, chart
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
 from descend.report.samples import Frames, embed
-from descend.results import REQUIRED, Summary
+from descend.results import Summary
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 GROUPS = 24
@@ -189,7 +189,6 @@ def test_a_section_begins_with_the_layers_that_suffice(view, tmp_path: Path) -> 
     # A single run says it in the headline; what was not asked for descent is neither feasible nor broken.
     page = page_of([plain], tmp_path)
     assert ">3 of 7 layers suffice within 2 points: certified</h2>" in page and "What was asked" not in page
-    assert answer(group_of(view("linear"))).headline == "How many layers suffice was not measured"
 
 
 def test_a_charts_numbers_are_those_of_the_runs(view) -> None:
@@ -206,7 +205,7 @@ def test_a_charts_numbers_are_those_of_the_runs(view) -> None:
     assert figures.quality(group_of(runs[0])).numbers.heads == ["layer (0: before the first block)", "ERM"]
     texts = group_of(*(view(method, **classifier()) for method in ("erm", "constrained")))
     headings = [each.heading for each in figures.samples(texts)]
-    assert headings == ["Descent of single samples", "Where answers settle", "Early exits"]
+    assert headings == ["Descent of single samples", "Early exits"]
     assert "The noisy input itself has 36.00." not in shown(*runs)[1]  # those are losses
     rmse = view("erm", layer_metrics={"0.15": [20.0] * 8}, input_metrics={"0.15": 36.0})
     assert "The noisy input itself has 36.00." in shown(rmse)[1]
@@ -233,7 +232,8 @@ def test_what_does_not_fit_is_thinned_evenly() -> None:
 
 def test_bare_summaries_are_enough_and_a_run_that_diverged_is_still_shown(view, tmp_path: Path) -> None:
     content = view().summary.content()
-    bare = {key: content[key] for key in REQUIRED} | {"layer_losses": {0.15: content["layer_losses"][0.15]}}
+    required = (key for key, field in Summary.model_fields.items() if field.is_required())
+    bare = {key: content[key] for key in required} | {"layer_losses": {0.15: content["layer_losses"][0.15]}}
     page_of([RunView(Summary.model_validate(bare))], tmp_path)
     losses = {level: [1.0, *[None] * 6, math.inf] for level in content["layer_losses"]}
     known = {"layer_losses": losses, "violations": [None] * 7, "violation_intervals": [[None, None]] * 7}
@@ -283,7 +283,6 @@ VERDICTS: dict[str, dict] = {
     "few, missed": FEW | MISSED | {"violation_intervals": [[-0.1, 0.5]] * 7},
     "few, older": FEW | MISSED | {"violation_intervals": [[0.1, 0.5]] * 7},  # few groups forbid its interval
     "few, not finite": FEW | MISSED | {"violations": [0, 0, 0, None, 0, 0, 0]},
-    "not judged": {"feasible": None, "certain": False},
 }
 HOLDS, TOLD = "Feasible: every layer lowers the loss as asked", "Feasible as far as the data can tell"
 CHANCE, BROKEN = (
@@ -313,12 +312,6 @@ OPEN = "Open: these data are too few to tell whether the constraints hold"
             "Not feasible in 2 of 2 runs, proven in none",
             ("0 of 2", "not proven"),
         ),
-        (
-            ["by chance", "not judged"],
-            "not_significant",
-            "Not feasible in 1 of 2 runs, proven in none",
-            ("no", "not proven"),
-        ),
         (["by chance", "broken"], "broken", "Not feasible in 2 of 2 runs, proven in 1", ("0 of 2", "")),
         (["broken"], "broken", f"{BROKEN} hold", ("no", "")),
         (["cap broken"], "broken", f"{BROKEN} hold", ("no", "")),
@@ -332,9 +325,7 @@ OPEN = "Open: these data are too few to tell whether the constraints hold"
         (["few"], "open", OPEN, ("open", "so far yes")),
         (["few, missed"], "open", OPEN, ("open", "so far no")),
         (["few, older"], "open", OPEN, ("open", "so far no")),
-        (["few, missed", "not judged"], "open", OPEN, ("open", "so far no")),
         (["few, not finite"], "broken", f"{BROKEN} hold", ("no", "")),
-        (["holds", "not judged"], "open", OPEN, ("yes", "as far as can be told")),
     ],
 )
 def test_the_page_claims_no_more_than_the_data(

@@ -27,6 +27,7 @@ SUMMARY = {
     **{"metric": "accuracy", "higher_is_better": True, "noise": [0, 1.0], "values": [0.9, 0.8], "mean": 0.85},
     **{"train_noise": 1.0, "layer_losses": {"0": [3, 2, 1], "1.0": [4, 3, 2]}},
     **{"layer_metrics": {"0": [0.5, 0.7, 0.9], "1.0": [0.4, 0.6, None]}},
+    **{"feasible": False, "layers_needed": {"noise": 1.0, "within": {"2": None}}},
     **{"violations": [-0.1, 0.2], "violation_intervals": [[-0.2, 0], [0.1, 0.3]]},
     **{"verdict": "INFEASIBLE: layer 2 breaks its constraint on the test data.", "certificate": "Layer 1 by 3%."},
     **{
@@ -79,7 +80,7 @@ OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_interv
             "base_model",
         ),
         (OPEN, {}, ["Open: 3.\n", "| layer | loss | violation |\n", "| 2 | 2 | 0.2 |\n"], "interval"),
-        ({}, {"layer": 1}, ["ends with layer 1 of 2", "| 1 | 0.6 | 3 |"], "full depth."),
+        ({}, {"layer": 1}, ["ends with layer 1 of 2", "| 1 | 0.6 | 3 |"], "loss at full depth"),
     ],
 )
 def test_the_tables_of_an_evaluation(changes, more, parts, absent):

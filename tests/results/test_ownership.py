@@ -13,22 +13,14 @@ from descend.errors import InputError
 from descend.results.ownership import (
     atomic_folder,
     clear,
-    forget_results,
     free_name,
     refuse_foreign,
     remove,
     written_by_descend,
 )
+from tests.support.files import FILES, RECORD, SUMMARY
 
-SUMMARY = {
-    **{"recipe": "text", "method": "erm", "seed": 0, "model": "BERT", "dataset": "imdb", "metric": "accuracy"},
-    **{"higher_is_better": True, "noise": [0.0], "values": [0.9], "mean": 0.9, "auc": None, "train_noise": 0.0},
-    **{"layer_losses": {"0.0": [3, 2, 1]}, "violations": [-0.1, 0.2], "bounds": [None, 1.5], "settings": {"depth": 2}},
-    "violation_intervals": [[-0.2, 0.0], [None, None]],
-}
-RECORD = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.5, "metric": "loss", "value": 1.0}
-LAYERS = {"noise": [0.0], "counts": [2], "losses": [[[1.0], [2.0]]], "scores": [[[1.0], [2.0]]]}
-DECISION = {"answer": "good", "confidence": 0.9, "right": True}
+OLDER = {key: value for key, value in SUMMARY.items() if key != "layers_needed"}
 PAGE = "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
 OLD_POLICY = "default-src 'none'; img-src data: blob:; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
@@ -52,11 +44,8 @@ def database(table):
 
 NAMES = {"clean": 0, "noisy": 0, "reconstruction": 0, "noise": 0}
 OURS = {
-    "summary.json": [SUMMARY, {"runs": [SUMMARY], "folders": ["a"]}],
-    "groups.json": [{"noise": [0.0], "root": True, "counts": [2], "scores": [[1.0]], "layers": LAYERS}],
-    "decisions.json": [{"noise": 0.0, "texts": [{"text": "fine", "decisions": [DECISION, DECISION]}]}],
-    "config.json": [{"recipe": "a", "method": "erm", "seed": 0, "model": "UT-2", "settings": {}, "training": {}}],
-    "certified_exit.json": [{"threshold": 0.9, "risk": 0.1, "confidence": 0.95, "noise": 0.0}],
+    **{name: [content] for name, (_, content) in FILES.items()},
+    "summary.json": [SUMMARY, OLDER, {"runs": [SUMMARY, OLDER], "folders": ["a", "b"]}],
     "sweep.json": [
         {"recipe": "a", "model": "b", "metric": "rmse", "higher_is_better": False, "rule": "", "methods": {}}
     ],
@@ -109,16 +98,6 @@ def test_a_file_is_recognised_by_what_it_holds(tmp_path, name, content, ours):
             refuse_foreign([path, tmp_path / "none"], "another folder")
     assert remove(path) is ours and path.exists() is not ours
     assert ours or path.read_bytes() == before
-
-
-def test_results_are_forgotten_and_what_lies_between_them_stays(tmp_path):
-    elsewhere = tmp_path / "on-other"
-    elsewhere.mkdir()
-    make(elsewhere / "summary.json", SUMMARY)
-    make(elsewhere / "report.html", "<h1>mine</h1>")
-    make(tmp_path / "groups.json", [1])
-    assert forget_results(tmp_path) and not forget_results(tmp_path)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["groups.json", "on-other", "report.html"]
 
 
 LISTED = {

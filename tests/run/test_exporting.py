@@ -197,14 +197,14 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     assert line.endswith(f"Type first: descend evaluate {bare}")
     better, known = Path(shutil.copytree(classifier, tmp_path / "better")), content["validation"]
     assert known["samples"] == 12 and known["layer_metrics"] == {"1.0": known["metric"]}
-    again = f"noise. Type: descend evaluate {better} --noise 1"
+    again = f"If it is a run on the same data, type: descend evaluate {better} --noise 1"
     for validation, refusal in (
         (known | {"layer_metrics": {"1.0": [2.0] * 4}}, "no layer is within 2 points of the full depth of"),
-        (known | {"layer_metrics": {"0.0": [2.0] * 4}}, f"on validation data at γ = 1, this run's training {again}"),
+        (known | {"layer_metrics": {"0.0": [2.0] * 4}}, again),
         (known | {"layer_metrics": {}}, again),
-        (known | {"samples": 7}, "was not evaluated on the 12 validation samples"),
-        (known | {"fingerprint": "of others"}, f"If it is a run on the same data, type: descend evaluate {better}"),
-        (None, "was not evaluated on the 12 validation samples"),
+        (known | {"samples": 7}, "was not evaluated at γ = 1 on the 12 validation samples"),
+        (known | {"fingerprint": "of others"}, again),
+        (None, again),
     ):
         (better / "summary.json").write_text(json.dumps(content | {"validation": validation}))
         assert refusal in refused(capsys, *auto, "--baseline", better, "--out", tmp_path / "none")

@@ -52,6 +52,7 @@ def fake_run(
         "violations": violations.tolist(),
         "violation_intervals": [[value - 0.1, value + 0.1] for value in violations],
         "feasible": constrained and feasible,
+        "layers_needed": {"noise": train_noise, "within": {"1": None, "2": None, "5": None}},
         "certain": feasible,
         "violated": [] if feasible else [4],
         "verdict": "All 7 constraints hold; layers 2 and 5 bind." if feasible else "Layer 4 rises by 0.40 ± 0.10.",
@@ -108,7 +109,6 @@ def classifier(**entries) -> dict:
             "batch_size": 16,
             "milliseconds": [0.5 + each for each in range(8)],
         },
-        "settled_layer": {"mean": 2.0, "shares": [0.1, 0.2, 0.3, 0.2, 0.1, 0.1, 0.0, 0.0]},
         "probe": {"layer_metrics": rows, "layer_losses": {str(level): [0.6] * 8 for level in NOISE}},
         "exit": {
             **{"full": 0.71, "depth": 7, "confidence": exits},

@@ -158,7 +158,7 @@ def compare(words: Sequence[str]) -> None:
     )
     page, summaries = compare_runs(options.runs, options.out)
     for run, summary in zip(options.runs, summaries, strict=True):
-        print(f"{run} ({method_words(summary)}): {summary.answer or 'How many layers suffice was not measured.'}")
+        print(f"{run} ({method_words(summary)}): {summary.answer}")
     print(page)
 
 
@@ -331,6 +331,6 @@ def line_of(summary: "Summary") -> str:
         value += f", where the noisy input itself has {given:.{digits}f}"
     method = f"(last trained by Descend with {summary.method})" if summary.last_trained else method_words(summary)
     lines = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
-    if summary.asked or not summary.answer:
+    if summary.asked:
         lines.append(f"{summary.verdict} {summary.certificate}".strip())
-    return "\n".join(filter(None, lines))
+    return "\n".join(lines)

@@ -27,7 +27,6 @@ from descend.results import (
     Probes,
     Provenance,
     Ratios,
-    SettledLayer,
     Summary,
     anytime_curves,
     certificate_sentence,
@@ -123,8 +122,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
     fingerprint, commonest = survey(subject.task, subject.batches.loader(subject.data))
     if subject.baseline is not None:  # before anything is measured
-        subject.baseline.layers_at(noises)
-        subject.baseline.check_samples(fingerprint)
+        subject.baseline.layers_at(noises, fingerprint)
     with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)
@@ -179,7 +177,6 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     if asked and (binding := subject.provenance.binding):
         names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
         words += f" Binding (λ > 0 at the last step): {names}."
-    settled = settling(trained)
     return {
         **subject.provenance.model_dump(exclude_unset=True),
         **dict(held),
@@ -209,7 +206,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
         "limits": problem.limits,
         "first_layer": problem.first,
         "sigma": subject.noise.sigma,
-    } | ({"settled_layer": settled} if settled else {})
+    }
 
 
 def by_group(subject: Subject, levels: Levels, fingerprint: str) -> Groups:
@@ -281,12 +278,3 @@ def ratios(measured: LayerLosses) -> Ratios:
             ],
         ),
     )
-
-
-def settling(measured: LayerLosses) -> SettledLayer | None:
-    """At which layer decisions settle: the mean, and the share of samples at each layer 0 … L."""
-    settled = measured.settled
-    if settled is None:
-        return None
-    shares = settled.bincount(minlength=measured.losses.shape[1]) / len(settled)
-    return SettledLayer(mean=settled.double().mean().item(), shares=shares.tolist())

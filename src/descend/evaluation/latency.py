@@ -54,10 +54,8 @@ def device_name(device: torch.device) -> str:
     """The device in words, such as ``NVIDIA H100`` or ``CPU (x86_64), 1 thread``."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    if device.type != "cpu":
-        return device.type
     threads = torch.get_num_threads()
-    return f"CPU ({platform.machine() or 'unknown'}), {threads} thread{'s' * (threads > 1)}"
+    return f"{device.type.upper()} ({platform.machine() or 'unknown'}), {threads} thread{'s' * (threads > 1)}"
 
 
 def _by_blocks(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device: torch.device) -> list[float]:
@@ -70,8 +68,8 @@ def _by_blocks(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device
 
     with ExitStack() as stack:
         for block in blocks:
-            stack.callback(block.register_forward_pre_hook(before).remove)
-            stack.callback(block.register_forward_hook(lambda *_: stamps.append(now(device))).remove)
+            stack.enter_context(block.register_forward_pre_hook(before))
+            stack.enter_context(block.register_forward_hook(lambda *_: stamps.append(now(device))))
         began = now(device)
         state = model.layer_outputs(inputs)[-1]
     read = now(device)

@@ -147,15 +147,6 @@ class LayerLosses:
         """Each sample's score at one layer, (S,); ``layers`` (S,) says at which."""
         return self.scores.gather(1, layers[:, None])[:, 0]
 
-    @property
-    def settled(self) -> Tensor | None:
-        """The first layer from which on a sample's decision does not change any more, (S,)."""
-        if self.decisions is None:
-            return None
-        changes = self.decisions[:, 1:] != self.decisions[:, :-1]
-        layers = torch.arange(1, changes.shape[1] + 1)
-        return (changes * layers).amax(1)
-
 
 def evenly(size: int, count: int) -> list[int]:
     """The places of ``count`` of ``size`` samples, taken evenly; all of them where there are no more."""
@@ -196,14 +187,10 @@ def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> flo
         values = (embedded if mask is None else embedded[mask]).double().cpu()
         sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
 
-    handle = embedding.register_forward_hook(add)
-    try:
-        with evaluating(model):
-            for batch in batches.of(Subset(dataset, evenly(len(dataset), MOST_FOR_SIGMA))):
-                mask = task.mask(batch)
-                next(iter(model.predictions(task.inputs(batch))))
-    finally:
-        handle.remove()
+    with embedding.register_forward_hook(add), evaluating(model):
+        for batch in batches.of(few(dataset, MOST_FOR_SIGMA)):
+            mask = task.mask(batch)
+            next(iter(model.predictions(task.inputs(batch))))
     count, total, squares = sums.tolist()
     return math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from scipy.stats import t as student
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.jackknife import degrees_of_freedom, standard_error
 from descend.results import (
     CONFIDENCE,
@@ -77,12 +77,17 @@ class Evaluated:
         Raises:
             InputError: If the baseline was evaluated on others.
         """
-        for ours, theirs, what in zip(data, self.data, ("data", "split", "noise", "metric"), strict=True):
-            if ours != theirs:
-                raise InputError(
+        pairs = zip(("data", "split", "noise", "metric"), data, self.data, strict=True)
+        refuse(
+            *(
+                (
+                    ours != theirs,
                     f"the baseline {self.name} was evaluated on the {what} {theirs}; this model on {ours}. Evaluate "
-                    "both on the same."
+                    "both on the same.",
                 )
+                for what, ours, theirs in pairs
+            )
+        )
         return self
 
     def full_depth(self, samples: int, fingerprint: str | None, noise: float) -> float:
@@ -96,59 +101,46 @@ class Evaluated:
         Raises:
             InputError: If the baseline was measured on others or not at this level.
         """
-        measured = self.summary.validation
-        levels = ",".join(f"{level:g}" for level in sorted({*self.summary.noise, noise}))
-        again = f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
-        if measured is None or (measured.samples, measured.fingerprint) != (samples, fingerprint):
+        measured, same = self.summary.validation, (samples, fingerprint)
+        if measured is None or noise not in measured.layer_metrics or (measured.samples, measured.fingerprint) != same:
+            levels = ",".join(f"{level:g}" for level in sorted({*self.summary.noise, noise}))
             raise InputError(
-                f"the baseline {self.name} was not evaluated on the {samples} validation samples on which K is chosen. "
-                f"If it is a run on the same data, type: {again}"
-            )
-        if noise not in measured.layer_metrics:
-            raise InputError(
-                f"the baseline {self.name} was not evaluated on validation data at γ = {noise:g}, this run's training "
-                f"noise. Type: {again}"
+                f"the baseline {self.name} was not evaluated at γ = {noise:g} on the {samples} validation samples on "
+                "which K is chosen. If it is a run on the same data, type: "
+                f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
             )
         return measured.layer_metrics[noise][-1]
 
-    def layers_at(self, levels: Iterable[float]) -> LayerGroups:
-        """The sums of a baseline's layers; an `InputError` unless they were evaluated at these noise levels."""
-        assert self.groups is not None
-        layers = self.groups.layers
-        if missing := [f"{level:g}" for level in levels if level not in layers.noise]:
-            raise InputError(
-                f"the baseline {self.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
-                "same levels: --noise, or noise= in Python."
-            )
-        if not np.isfinite([scores[-1] for scores in layers.scores]).all():
-            raise InputError(f"the baseline {self.name} diverged: its last layer is not finite. Give another.")
-        return layers
+    def layers_at(self, levels: Iterable[float], fingerprint: str | None) -> LayerGroups:
+        """The sums of a baseline's layers, for a model that is evaluated at these levels on these samples.
 
-    def check_samples(self, fingerprint: str | None) -> None:
-        """Raise an `InputError` unless the baseline was evaluated on the samples with this fingerprint."""
-        assert self.groups is not None
-        if fingerprint != self.groups.fingerprint:
-            raise InputError(
-                f"the baseline {self.name} was evaluated on other samples than this model, or on texts or images cut "
-                "or scaled otherwise. Evaluate both on the same data, with the same --limit."
-            )
-
-    def on_the_same(self, groups: Groups) -> LayerGroups:
-        """The sums of a baseline's layers, for a model with these groups.
+        Args:
+            levels: Noise levels γ.
+            fingerprint: The samples' hash, see `Groups`; without one it is not known whether they are the same.
 
         Raises:
-            InputError: If the baseline was evaluated on other samples or at other levels.
+            InputError: If the baseline was evaluated on other samples or at other levels, or it diverged.
         """
-        ours, theirs = groups.layers, self.layers_at(groups.layers.noise)
         assert self.groups is not None
-        if (ours.counts, groups.counts) != (theirs.counts, self.groups.counts):
-            raise InputError(
-                f"the baseline {self.name} was evaluated on {sum(theirs.counts)} samples in "
-                f"{len(self.groups.counts)} groups; this model on {sum(ours.counts)} in {len(groups.counts)}. Evaluate "
-                "both on the same data."
-            )
-        self.check_samples(groups.fingerprint)
-        return theirs
+        layers = self.groups.layers
+        missing = [f"{level:g}" for level in levels if level not in layers.noise]
+        refuse(
+            (
+                bool(missing),
+                f"the baseline {self.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
+                "same levels: --noise, or noise= in Python.",
+            ),
+            (
+                not np.isfinite([scores[-1] for scores in layers.scores]).all(),
+                f"the baseline {self.name} diverged: its last layer is not finite. Give another.",
+            ),
+            (
+                fingerprint is None or fingerprint != self.groups.fingerprint,
+                f"the baseline {self.name} was evaluated on other samples than this model, or on texts or images cut "
+                "or scaled otherwise. Evaluate both on the same data, with the same --limit.",
+            ),
+        )
+        return layers
 
 
 @dataclass(frozen=True)
@@ -221,10 +213,8 @@ class Against:
         smallest: dict[int, int | None] = {}
         for percent in WITHIN:
             _, high = self.excess(percent, SHARED)
-            layer = len(high)
-            while layer and high[layer - 1] <= 0:
-                layer -= 1
-            smallest[percent] = layer if layer < len(high) else None
+            within = int((high[::-1] <= 0).cumprod().sum())  # layers from the last one on
+            smallest[percent] = len(high) - within if within else None
         return smallest
 
     def state(self, layer: int, percent: float) -> tuple[Kept, float]:
@@ -320,7 +310,7 @@ def layers_needed(
 def held_to(groups: Groups, baseline: Evaluated | None, higher_is_better: bool) -> dict[float, Against]:
     """A model's layers against a full depth, by noise level; arguments and errors are those of `layers_needed`."""
     ours = groups.layers
-    theirs = ours if baseline is None else baseline.on_the_same(groups)
+    theirs = ours if baseline is None else baseline.layers_at(ours.noise, groups.fingerprint)
     return {
         level: Against(
             np.array(ours.counts),

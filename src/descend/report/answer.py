@@ -28,15 +28,11 @@ class Answer(NamedTuple):
 def answer(group: Group) -> Answer:
     """How many layers suffice in each run, and the arms' numbers."""
     runs = group.runs
-    known = [run for run in runs if run.summary.layers_needed]
-    headline = "How many layers suffice" if known else "How many layers suffice was not measured"
-    if known and len(runs) == 1:
-        headline = runs[0].summary.headline
+    headline = runs[0].summary.headline if len(runs) == 1 else "How many layers suffice"
     table, words = numbers(group)
-    needed = [_needed(group)] if known else []
-    terms = [by_run(group, ((run, " ".join(run.summary.terms())) for run in known))] if known else []
+    terms = by_run(group, ((run, " ".join(run.summary.terms())) for run in runs))
     notes = by_run(group, ((run, run.summary.note) for run in runs))
-    return Answer(headline, [*needed, table], [*(line for lines in terms for line in lines), *words, *notes])
+    return Answer(headline, [_needed(group), table], [*terms, *words, *notes])
 
 
 def _needed(group: Group) -> Table:
@@ -47,7 +43,7 @@ def _needed(group: Group) -> Table:
             cells = [Cell(arm.label, f"seed {run.summary.seed}" if len(arm.runs) > 1 else "")]
             for each in run.summary.suffices():
                 cells.append(Cell(each.layers, ", ".join(filter(None, (each.certain, each.metric, each.time)))))
-            rows.append(Row(cells if len(cells) > 1 else [*cells, *[Cell("–")] * len(WITHIN)], arm.style))
+            rows.append(Row(cells, arm.style))
     return Table(["Method", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN)], [("", rows)])
 
 
@@ -192,10 +188,10 @@ _APART: dict[str, Callable[[RunView], str]] = {
 
 
 def _feasible(runs: Sequence[RunView]) -> Cell:
-    known = [run.summary for run in runs if run.summary.asked and run.summary.feasible is not None]
+    known = [run.summary for run in runs if run.summary.asked]
     if not known:
         return Cell("–")
-    feasible = sum(bool(summary.feasible) for summary in known)
+    feasible = sum(summary.feasible for summary in known)
     words = f"{feasible} of {len(known)}" if len(known) > 1 else "yes" if feasible else "no"
     statuses = {run.summary.status for run in runs}
     if statuses == {"open"}:

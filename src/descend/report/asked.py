@@ -79,13 +79,11 @@ def _in_words(status: Status, summaries: Sequence[Summary]) -> tuple[str, str]:
             f"Feasible as far as the data can tell{scope}{certain}",
             f"Nothing on these data speaks against the constraints. To be certain, evaluate on more data, or {less}.",
         )
-    if status == "open" and any(summary.violations for summary in summaries):
+    if status == "open":
         return (
             "Open: these data are too few to tell whether the constraints hold",
             f"Evaluate on at least {ENOUGH_GROUPS} groups of samples, such as clips or texts.",
         )
-    if status == "open":
-        return "No verdict: whether the constraints hold was not measured", "Evaluate again with `descend evaluate`."
     broken, headline = counts["broken"] + counts["not_significant"], "Not feasible: the constraints do not hold"
     if total > 1:
         proven = f", proven in {counts['broken'] or 'none'}" if counts["not_significant"] else ""

@@ -1,7 +1,6 @@
 """The charts of a group of runs; each is None where no run has its numbers."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 from math import nan
 from typing import Any
 
@@ -104,7 +103,7 @@ def by_noise(group: Group) -> list[Chart]:
 
 
 def samples(group: Group) -> list[Chart]:
-    """What single samples do: ratios of losses, where answers settle, early exits, drafting."""
+    """What single samples do: ratios of losses, and early exits."""
     found = []
     spread = [arm for arm in group.arms if arm.summary.ratios.by_layer]
     series = []
@@ -121,15 +120,6 @@ def samples(group: Group) -> list[Chart]:
         )
         axes = "layer", "loss over that of the layer before"
         found.append(chart("Descent of single samples", words, axes, series, layers=True, level=1.0))
-    settled = []
-    for arm in group.arms:
-        known = [run.summary.settled_layer for run in arm.runs]
-        if rows := [list(accumulate(each.shares)) for each in known if each and each.shares]:
-            settled.append(_line(arm, range(len(rows[0])), list(zip(*rows, strict=False))))
-    if settled:
-        words = "From which layer on the answer does not change any more. What settles early can be left early."
-        axes = LAYER, "share of samples settled"
-        found.append(chart("Where answers settle", words, axes, settled, log=None, layers=True))
     return [*found, *_exits(group)]
 
 
@@ -218,7 +208,7 @@ def _rings(arm: Arm, places: Sequence[float]) -> list[Series]:
     rings = []
     for run in arm.runs:
         needed = run.summary.layers_needed
-        choice, row = needed and needed.choice(KEPT_WITHIN), run.summary.layer_metrics.get(run.summary.train_noise)
+        choice, row = needed.choice(KEPT_WITHIN), run.summary.layer_metrics.get(run.summary.train_noise)
         if choice and row and choice.layer < len(places):
             x, y = [places[choice.layer]], [row[choice.layer]]
             rings.append(Series("", x, y, arm.style.light, "o", "", size=12, hollow=True))

@@ -45,7 +45,6 @@ from descend.results.findings import (
     LayersNeeded,
     Probes,
     Ratios,
-    SettledLayer,
     Speculation,
     Validation,
 )
@@ -53,7 +52,6 @@ from descend.results.folder import LOCK_FILE, PART, locked, of_disk, put, write_
 from descend.results.records import Record, Records, read_records
 from descend.results.summary import (
     LAST_TRAINED,
-    REQUIRED,
     Comparison,
     Provenance,
     Summary,
@@ -87,7 +85,6 @@ __all__ = [
     "MODELS",
     "PART",
     "RECORDS_FILE",
-    "REQUIRED",
     "SCHEMA",
     "STATUSES",
     "SUMMARY_FILE",
@@ -126,7 +123,6 @@ __all__ = [
     "Record",
     "Records",
     "RunConfig",
-    "SettledLayer",
     "Speculation",
     "Status",
     "Summary",

@@ -69,13 +69,6 @@ class Ratios(Part):
     histogram: Histogram | None = None
 
 
-class SettledLayer(Part):
-    """From which layer on decisions do not change: the mean, and the share of samples at each layer 0 … L."""
-
-    mean: Number = math.nan
-    shares: list[Number] = []
-
-
 class AnytimeCurve(Part):
     """How good the model is at every depth, at one noise level.
 
@@ -257,8 +250,7 @@ class Guarantee(Part):
         threshold: What was certified; None where nothing was, which means full depth.
         validation: Samples that the test was made on.
         losses: How many of them lose an answer.
-        groups: How many independent groups they are of, such as premises; None in older files, whose test took each
-            sample for one.
+        groups: How many independent groups they are of, such as premises.
         needed: The fewest groups that can certify this risk, if no sample loses an answer.
         test: Samples of the test data.
         test_risk: The share of them that loses an answer.
@@ -270,7 +262,7 @@ class Guarantee(Part):
     threshold: float | None
     validation: int
     losses: int
-    groups: int | None = None
+    groups: int
     needed: int
     test: int | None = None
     test_risk: float | None = None
@@ -278,30 +270,20 @@ class Guarantee(Part):
     def sentence(self) -> str:
         """The bound, what it rests on, and what the test data say."""
         risk, confidence = (f"{100 * each:g} %" for each in (self.risk, self.confidence))
-        asked = f"a risk of {risk} at {confidence} confidence"
-        groups = self.validation if self.groups is None else self.groups
-        units = "validation samples"
-        if groups < self.validation:
-            units = f"independent groups of {units}"
-        if groups < self.needed:
-            among = f", of {self.validation} samples" if groups < self.validation else ""
-            return (
-                f"No exit is certified for {asked}: this takes at least {self.needed} {units}; there are "
-                f"{groups}{among}. All samples go to full depth."
-            )
+        data = f"{self.validation} validation samples in {self.groups} independent groups"
         if self.threshold is None:
+            why = "even the safest threshold loses too many answers"
+            if self.groups < self.needed:
+                why = f"this takes at least {self.needed} groups"
             return (
-                f"No exit is certified for {asked}: even the safest threshold loses too many answers of "
-                f"{self.validation} validation samples. All samples go to full depth; allow a higher risk."
+                f"No exit is certified for a risk of {risk} at {confidence} confidence on {data}: {why}. All samples "
+                "go to full depth; give more data or allow a higher risk."
             )
-        words = (
-            f"With {confidence} confidence at most {risk} of samples like the validation data lose an answer that full "
-            f"depth has right, at γ = {self.noise:g}: {self.losses} of {self.validation} did there"
-        )
-        if groups < self.validation:
-            words += f", in {groups} independent groups"
         tested = "" if self.test_risk is None else f", and {self.test_risk:.2%} of the {self.test} evaluated here"
-        return f"{words}{tested}."
+        return (
+            f"With {confidence} confidence at most {risk} of samples like the validation data lose an answer that full "
+            f"depth has right, at γ = {self.noise:g}: {self.losses} of {data} did there{tested}."
+        )
 
 
 class Exits(Part):
@@ -331,36 +313,25 @@ class Exits(Part):
 
 
 class Drafts(Part):
-    """Drafting by the first ``layer`` layers: the share of tokens accepted, and the speed against full depth.
-
-    The speed is measured at one depth, and None at others.
-    """
+    """Drafting by the first ``layer`` layers: the share of tokens on which they agree with the whole model."""
 
     layer: int
     acceptance: Number
-    speed: float | None = None
 
 
 class Speculation(Part):
     """Self-speculative decoding, one entry in ``layers`` for each number of drafting layers 1 … L−1."""
 
     prompts: int | None = None
-    tokens_per_second: float | None = None
     layers: list[Drafts]
 
     def sentence(self, depth: int) -> str:
-        """What drafting by the first layers is worth."""
+        """How often the best of the first layers agree with the whole model."""
         if not self.layers:
             return "No prompt leaves room for an answer to draft."
-        best = max(self.layers, key=lambda drafts: -math.inf if drafts.speed is None else drafts.speed)
-        if best.speed is None:
-            best = max(self.layers, key=lambda drafts: drafts.acceptance)
-            return f"The first {best.layer} of {depth} layers agree with {100 * best.acceptance:.0f} % of the answers."
-        rate = "" if self.tokens_per_second is None else f" ({self.tokens_per_second:.0f})"
-        return (
-            f"Drafting by the first {best.layer} of {depth} layers writes {best.speed:.2f} times the tokens per second "
-            f"of full depth{rate}, with the same answers: {100 * best.acceptance:.0f} % of their tokens are accepted."
-        )
+        best = max(self.layers, key=lambda drafts: drafts.acceptance)
+        share = f"{100 * best.acceptance:.0f} %"
+        return f"The first {best.layer} of {depth} layers agree with {share} of the tokens of the answers."
 
 
 class Probes(Part):

@@ -29,12 +29,12 @@ from descend.results import (
     RECORDS_FILE,
     SUMMARY_FILE,
     CertifiedExit,
-    Comparison,
     Decisions,
     Groups,
+    Part,
+    Provenance,
     Record,
     RunConfig,
-    Summary,
 )
 from descend.results.card import CARD_FILE, edited_card, has_mark
 from descend.results.folder import LOCK_FILE, PART, flush, of_disk, open_to
@@ -64,9 +64,17 @@ _OLD_PAGES = (
 _HEAD = 2000
 """Bytes of a page that hold its mark."""
 
+
+class _Compared(Part):
+    """What the comparisons of all versions have."""
+
+    runs: list[Provenance]
+    folders: list[str]
+
+
 _SCHEMAS: dict[str, Any] = {
     CONFIG_FILE: RunConfig,
-    SUMMARY_FILE: Summary | Comparison,
+    SUMMARY_FILE: Provenance | _Compared,  # older versions measured less
     GROUPS_FILE: Groups,
     DECISIONS_FILE: Decisions,
     SWEEP_FILE: SweepFile,

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.reading import read_json
 from descend.results.base import (
-    CONFIG_FILE,
     MOST_SHOWN,
     SUMMARY_FILE,
     ByLevel,
@@ -37,7 +36,6 @@ from descend.results.findings import (
     LayersNeeded,
     Probes,
     Ratios,
-    SettledLayer,
     Speculation,
     Sufficient,
     Validation,
@@ -119,7 +117,6 @@ class Summary(Verdict, Provenance, File):
         certificate: ``certified`` in a sentence.
         descending_share: How often a layer lowers a sample's loss.
         ratios: f_l / f_{l−1} over samples.
-        settled_layer: Where a classifier's decisions settle.
         samples: How many samples were evaluated.
         depth: L, the number of layers.
         dataset: The name of the data.
@@ -132,7 +129,7 @@ class Summary(Verdict, Provenance, File):
         first_layer: The exit where the chain starts; the first constraint is on the layer after it.
         sigma: σ_x of the noise.
         asked: As in `Verdict`; in files of older versions whether the method is ``constrained``.
-        layers_needed: How many layers suffice at the training noise; None in files of older versions.
+        layers_needed: How many layers suffice at the training noise.
         validation: The metric of each layer on validation data, on which K is chosen; None where it was not measured.
         kept: γ → whether the last layer is within 2 % of the baseline's; empty without a baseline.
         latency: Measured time to each layer; None where it was not measured.
@@ -162,7 +159,6 @@ class Summary(Verdict, Provenance, File):
     certificate: str = ""
     descending_share: float | None = None
     ratios: Ratios = Ratios()
-    settled_layer: SettledLayer | None = None
     samples: int | None = None
     depth: int = Field(default_factory=lambda known: max(map(len, known["layer_losses"].values()), default=0) - 1)
     dataset: str
@@ -174,7 +170,7 @@ class Summary(Verdict, Provenance, File):
     limits: OptionalNumbers = []
     first_layer: int | None = None
     sigma: float | None = None
-    layers_needed: LayersNeeded | None = None
+    layers_needed: LayersNeeded
     kept: dict[float, Kept] = {}
     validation: Validation | None = None
     latency: Latency | None = None
@@ -186,49 +182,57 @@ class Summary(Verdict, Provenance, File):
     @model_validator(mode="after")
     def _entries_fit(self) -> Self:
         """Entries that belong together have the same lengths, so that no reader need ask."""
-        if not self.noise or len(self.noise) != len(self.values):
-            raise ValueError(
-                f"expected one value per noise level; got {len(self.noise)} noise levels but {len(self.values)} values"
-            )
+        latency, validation, ratios = self.latency, self.validation, self.ratios
         by_level = {
             "layer_losses": self.layer_losses,
             "layer_metrics": self.layer_metrics,
             "probe.layer_losses": self.probe.layer_losses,
             "probe.layer_metrics": self.probe.layer_metrics,
             "energy": self.energy,
-            "validation.layer_metrics": self.validation.layer_metrics if self.validation else {},
+            "validation.layer_metrics": validation.layer_metrics if validation else {},
         }
         levels = [self.train_noise, *self.noise, *self.input_metrics, *chain.from_iterable(by_level.values())]
-        if not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS:
-            raise ValueError(f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}")
-        if self.train_noise not in self.layer_losses:
-            raise ValueError(f"layer_losses must contain the training noise {self.train_noise}")
         depth = self.depth
-        if not 1 <= depth <= MOST_LAYERS:
-            raise ValueError(f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}")
-        rows: list[tuple[str, Sized]] = [("anytime", curve.metric) for curve in self.anytime]
-        rows += [(name, row) for name, level_rows in by_level.items() for row in level_rows.values()]
-        rows += [("latency", self.latency.milliseconds)] if self.latency else []
-        rows += [("validation", self.validation.metric)] if self.validation else []
-        rows += [("limits", self.limits)] if self.limits else []
-        rows += [("settled_layer", self.settled_layer.shares)] if self.settled_layer else []
+        by_layer: dict[str, list[Sized]] = {
+            **{name: list(rows.values()) for name, rows in by_level.items()},
+            "anytime": [curve.metric for curve in self.anytime],
+            "latency": [latency.milliseconds] if latency else [],
+            "validation": [validation.metric] if validation else [],
+            "limits": [self.limits] if self.limits else [],
+        }
+        wrong = [(name, len(row)) for name, rows in by_layer.items() for row in rows if len(row) != depth + 1]
         of_constraints = ("violations", "violation_intervals", "bounds", "certified")
-        steps: list[tuple[str, Sized]] = [(name, getattr(self, name)) for name in of_constraints]
-        lengths = [(name, len(row)) for name, row in rows if len(row) != depth + 1]
-        lengths += [(name, len(row)) for name, row in steps if len(row) not in (0, depth)]
-        quantiles, by_layer = self.ratios.quantiles, self.ratios.by_layer
-        if by_layer and [len(row) for row in by_layer] != [max(len(quantiles), 2)] * depth:
-            lengths.append(("ratios", len(by_layer)))
-        if lengths:
-            name, length = lengths[0]
-            raise ValueError(f"{name} must have one entry per layer, of {depth} layers; got {length}")
+        by_constraint = {name: getattr(self, name) for name in of_constraints}
+        wrong += [(name, len(row)) for name, row in by_constraint.items() if len(row) not in (0, depth)]
+        if ratios.by_layer and [len(row) for row in ratios.by_layer] != [max(len(ratios.quantiles), 2)] * depth:
+            wrong.append(("ratios", len(ratios.by_layer)))
+        refuse(
+            (
+                not self.noise or len(self.noise) != len(self.values),
+                f"expected one value per noise level; got {len(self.noise)} noise levels but {len(self.values)} values",
+            ),
+            (
+                not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS,
+                f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}",
+            ),
+            (
+                self.train_noise not in self.layer_losses,
+                f"layer_losses must contain the training noise {self.train_noise}",
+            ),
+            (
+                not 1 <= depth <= MOST_LAYERS,
+                f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}",
+            ),
+            *(
+                (True, f"{name} must have one entry per layer, of {depth} layers; got {length}")
+                for name, length in wrong[:1]
+            ),
+        )
         return self
 
     @property
     def headline(self) -> str:
-        """Whether the layers chosen suffice within 2 percent, and whether that is certified; empty if unknown."""
-        if self.layers_needed is None:
-            return ""
+        """Whether the layers chosen suffice within 2 percent, and whether that is certified."""
         choice, within = self.layers_needed.choice(KEPT_WITHIN), tolerance_words(KEPT_WITHIN, self.higher_is_better)
         if choice is None and self.layers_needed.chosen:
             return f"On validation data the last layer is not within {within} of {self.full_depth}"
@@ -246,13 +250,11 @@ class Summary(Verdict, Provenance, File):
 
     def _needs_all(self, choice: Choice) -> bool:
         """Whether K is the last layer, held to itself, so that there is nothing to certify."""
-        return choice.layer == self.depth and self.layers_needed is not None and self.layers_needed.baseline is None
+        return choice.layer == self.depth and self.layers_needed.baseline is None
 
     def suffices(self) -> list[Sufficient]:
-        """A row for each tolerance: K, its metric, how sure that is, and its time; empty if unknown."""
+        """A row for each tolerance: K, its metric, how sure that is, and its time."""
         needed = self.layers_needed
-        if needed is None:
-            return []
         unit, metric = "points" if self.higher_is_better else "%", self.layer_metrics.get(needed.noise)
         rows = []
         for percent, certain in needed.within.items():
@@ -275,8 +277,6 @@ class Summary(Verdict, Provenance, File):
     def terms(self) -> list[str]:
         """What `suffices` rests on, and whether the last layer is as good as the baseline's, in sentences."""
         needed = self.layers_needed
-        if needed is None:
-            return []
         full = f"{self.metric} at γ = {needed.noise:g}, held to {self.full_depth}"
         how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
         lines = [f"{full[0].upper()}{full[1:]}. {how} on {self.split} data, with {CONFIDENCE:.0%} confidence."]
@@ -296,10 +296,8 @@ class Summary(Verdict, Provenance, File):
 
     @property
     def answer(self) -> str:
-        """How many layers suffice, and whether the last one keeps the baseline's quality, in lines; or empty."""
+        """How many layers suffice, and whether the last one keeps the baseline's quality, in lines."""
         rows = self.suffices()
-        if not rows:
-            return ""
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([f"{self.headline}.", *(f"  within {row}" for row in table), *self.terms()])
@@ -308,7 +306,7 @@ class Summary(Verdict, Provenance, File):
     def full_depth(self) -> str:
         """To what layers are held, in words."""
         needed = self.layers_needed
-        if needed is None or needed.baseline is None:
+        if needed.baseline is None:
             return "its own full depth"
         seed = "" if needed.seed in (None, self.seed) else f" of seed {needed.seed}"
         return f"the full depth of {run_name(Path(needed.baseline))}{seed}"
@@ -360,10 +358,6 @@ class Summary(Verdict, Provenance, File):
         return content
 
 
-REQUIRED = tuple(name for name, field in Summary.model_fields.items() if field.is_required())
-"""The entries that a summary can't do without."""
-
-
 def _renamed(entry: Any, old: str, new: str) -> Any:
     """Early exits with another key for the metric's value."""
     if isinstance(entry, list):
@@ -381,12 +375,7 @@ def read_summary(folder: Path) -> Summary:
     """
     path = folder / SUMMARY_FILE
     if not path.is_file():
-        if not folder.is_dir():
-            raise InputError(f"{folder} is not a run folder: it does not exist; give one after `descend evaluate`.")
-        todo = f"run `descend evaluate {folder}` first"
-        if not (folder / CONFIG_FILE).is_file():
-            todo = "give a run after `descend evaluate`, or one that a script evaluated by descend.evaluate"
-        raise InputError(f"{folder} has no {SUMMARY_FILE}; {todo}.")
+        raise InputError(f"{folder} has no {SUMMARY_FILE}; evaluate it first, by descend evaluate or in Python.")
     return Summary.read(path)
 
 

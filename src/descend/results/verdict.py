@@ -24,7 +24,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class Verdict(Part):
-    """Whether the constraints hold, as far as the samples can tell. Files of older versions may lack any entry.
+    """Whether the constraints hold, as far as the samples can tell.
 
     A constraint is broken if its interval lies above 0, which proves it, or if it is missed by more than 1 % of its
     bound. A run is judged by what it was asked: without constraints in training nothing is feasible or broken, and
@@ -36,7 +36,7 @@ class Verdict(Part):
     ``not_asked``       Training asked for no descent.
     ``holds``           Every interval ends at or below 0: all constraints hold, with 95 % confidence.
     ``undecided``       None is broken, but an interval reaches above 0 or is unknown.
-    ``open``            There are fewer than 12 groups of samples, hence no intervals, or nothing was measured.
+    ``open``            There are fewer than 12 groups of samples, hence no intervals.
     ``not_significant`` Some are broken, but no interval lies above 0: the misses may be chance.
     ``broken``          An interval lies above 0, or a violation is not finite.
     =================== ==============================================================================================
@@ -69,7 +69,7 @@ class Verdict(Part):
     cap_interval: tuple[Number, Number] | None = None
     bounds: OptionalNumbers = []
     certified: Numbers = []
-    feasible: bool | None = None
+    feasible: bool
     certain: bool = False
     violated: list[int] = []
     undecided: list[int] = []
@@ -100,7 +100,7 @@ class Verdict(Part):
         if not self.asked:
             return "not_asked"
         proven = set(self.violated) - set(self.not_significant)
-        if self.feasible is None or (self.few_groups and not proven):
+        if self.few_groups and not proven:
             return "open"
         if not self.feasible:
             return "broken" if proven or not self.violated else "not_significant"
@@ -116,34 +116,28 @@ class Verdict(Part):
 
 def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
     """The verdict in words; ``data`` are what it was measured on."""
-    chance = verdict.not_significant
-    if verdict.feasible is None:
-        return f"Whether the constraints hold on {data} was not measured."
-    match verdict.status:
-        case "not_asked":
-            return f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that."
-        case "open":
-            missed = _misses(chance) if chance else f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
-            return (
-                f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
-                f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed} on {data}."
-            )
-        case "holds":
-            return f"Feasible: every constraint holds on {data}."
-        case "undecided":
-            some = _listed(verdict.undecided) or "some"
-            known = f"no constraint is broken on {data}, but it can't be excluded for {some}"
-            return f"Feasible as far as the data can tell: {known}."
-        case "not_significant":
-            missed = f"{_misses(chance)} on {data}, which may be chance"
-            return f"INFEASIBLE, but not proven: {missed}. Evaluate on more samples."
+    chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
     proven = [layer for layer in verdict.violated if layer not in chance]
-    breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
-    words = f"INFEASIBLE: {_listed(proven) or 'some layers'} {breaks} on {data}."
-    if chance:
-        missed = _misses(chance)
-        words += f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples."
-    return words
+    missed, breaks = _misses(chance), "breaks its constraint" if len(proven) == 1 else "break their constraints"
+    more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
+    sentences: dict[Status, str] = {
+        "not_asked": f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that.",
+        "open": (
+            f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
+            f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed if chance else few} on "
+            f"{data}."
+        ),
+        "holds": f"Feasible: every constraint holds on {data}.",
+        "undecided": (
+            f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded for "
+            f"{_listed(verdict.undecided) or 'some'}."
+        ),
+        "not_significant": (
+            f"INFEASIBLE, but not proven: {missed} on {data}, which may be chance. Evaluate on more samples."
+        ),
+        "broken": f"INFEASIBLE: {_listed(proven) or 'some layers'} {breaks} on {data}.{more}",
+    }
+    return sentences[verdict.status]
 
 
 def certificate_sentence(verdict: Verdict) -> str:

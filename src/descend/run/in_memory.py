@@ -140,9 +140,8 @@ def evaluate(
     if trainer is None and reads is not None and tokens:
         collate = RemoveColumnsCollator(collate, [*reads, PACKED])
     subject = _subject(trainer, objective, dataset, noise, seed, batch_size or 16, collate)
-    subject = replace(subject, name=name, split=split)
-    if held_to is not None:
-        subject = replace(subject, baseline=held_to.of((name, split, subject.shift, subject.task.metric)))
+    data = name, split, subject.shift, subject.task.metric
+    subject = replace(subject, name=name, split=split, baseline=held_to and held_to.of(data))
     if trainer is not None and not trainer.is_world_process_zero():
         folder = None  # the main process writes
     evaluators: list[Evaluator] = [input_metrics, latency]
