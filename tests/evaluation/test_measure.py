@@ -24,7 +24,6 @@ from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.evaluation.speculation import agreements, expected_speed, speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.models.exit_rule import ExitRule
 from descend.recipes import RECIPES
 from descend.results import verdict_sentence
 from descend.seeds import of_sample
@@ -243,13 +242,13 @@ def layers_of(decisions, confidences, scores):
     return LayerLosses(scores.double(), torch.arange(len(scores)), [], scores.double(), decisions, confidences)
 
 
-def test_where_decisions_settle_and_exits_are_taken_by_patience():
+def test_where_decisions_settle_and_exits_are_taken():
     none = torch.zeros(5, 5).tolist()
-    settling = layers_of([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]], none, none)
-    assert settling.settled.tolist() == [0, 1, 2, 3, 2]
-    decided = layers_of([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 0, 1, 0], [1, 0, 0, 1, 1]], none, none)
-    found = [decided.exit_layers(ExitRule(patience=patience)).tolist() for patience in (1, 2, 3)]
-    assert found == [[2, 4, 4, 2], [3, 4, 4, 4], [4, 4, 4, 4]]
+    decided = [[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [2, 2, 1, 1]]
+    assert layers_of(decided, none, none).settled.tolist() == [0, 1, 2, 3, 2]
+    sure = layers_of(decided[:3], [[0.9, 0.5, 0.6, 0.7], [0.1, 0.6, 0.5, 0.4], [0.1, 0.1, 0.1, 0.1]], none)
+    exits_at = {threshold: sure.exit_layers(threshold).tolist() for threshold in (0.5, 0.6, 1.0, None)}
+    assert exits_at == {0.5: [1, 1, 3], 0.6: [2, 1, 3], 1.0: [3, 3, 3], None: [3, 3, 3]}
 
 
 @pytest.mark.parametrize(
@@ -283,7 +282,7 @@ def test_an_exit_may_cost_half_a_point_on_validation_data_and_is_reported_on_oth
     assert other.chosen.threshold == same.chosen.threshold and other.full == score
     layer, value = (1.0, 0.5) if other.chosen.threshold <= 0.6 else (2.0, score)
     assert (other.chosen.layers, other.chosen.value) == pytest.approx((layer, value))
-    assert [point.patience for point in other.patience] == [1, 2] and other.chosen.time_ratio == 0.5
+    assert other.chosen.time_ratio == 0.5
 
 
 # --- groups

@@ -1,6 +1,5 @@
 """The laws of UT's and DUST's layers, in double precision against the formulas written out by hand."""
 
-import json
 import math
 from itertools import product
 
@@ -186,28 +185,6 @@ def test_a_layer_is_its_formula(layer, seed, count, scale, l1, c):
     curvature = torch.tensor(c, dtype=torch.float64)
     moved = dust(layer=layer, l1=l1, l2=0.7, c=c).layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
     torch.testing.assert_close(moved, LAYERS[layer](codes, noisy, dictionary, c, l1, 0.7))
-
-
-@pytest.mark.parametrize(
-    ("settings", "unnamed"),
-    [({"layer": "proximal"}, ("layer", "c")), ({"tied": False, "extra_readout": True}, ("extra_readout",))],
-)
-def test_an_old_model_is_what_it_was(settings, unnamed, tmp_path):
-    """Before there was a choice of layer all were proximal; with separate dictionaries one more read all layers."""
-    old = dust(**{"depth": 2, "layer": "alternating"} | settings).float().eval()
-    with torch.no_grad():
-        old.dictionary.add_(0.1 * draw(1, *old.dictionary.shape).float())
-    old.save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    saved = json.loads(file.read_text())
-    file.write_text(json.dumps({name: value for name, value in saved.items() if name not in unnamed}))
-    loaded, noisy = DUST.from_pretrained(tmp_path), draw(0, 1, 3, 2, PIXELS).float()
-    for state, same, read in zip(
-        old.layer_outputs(noisy), loaded.layer_outputs(noisy), loaded.predictions(noisy), strict=True
-    ):
-        torch.testing.assert_close(state, same)
-        torch.testing.assert_close(read, (state @ old.dictionary[-1].T).transpose(1, 2))
-    assert state.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
