@@ -24,7 +24,7 @@ from descend.seeds import of_sample
 from descend.tasks.video import VideoDenoising
 from descend.training.preset import paper
 from reproduction.theory import distance as noise_distance
-from tests.support.networks import network
+from tests.support.networks import embedded, network
 from tests.support.sources import write_frames
 from tests.support.texts import build, review_tokenizer
 
@@ -145,29 +145,25 @@ def test_what_is_no_noise_is_refused(call, message):
 # --- on a model's embedding
 
 
-def embedded(model, **inputs) -> list[torch.Tensor]:
-    """What the model's word embedding gives on, noise included, and then its logits."""
-    seen = []
-    handle = model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(output))
-    logits = model(**inputs).logits
-    handle.remove()
-    return [*seen, logits]
-
-
 def test_noise_is_on_the_embedding_inside_the_block_only_and_never_on_padding():
     """Without a mask given, padding is what the call's `attention_mask` says."""
     classifier = network("roberta").eval()
     tokens = torch.randint(5, 40, (3, 6), generator=torch.Generator().manual_seed(0))
     batch = {"input_ids": tokens, "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]])}
-    clean, logits = embedded(classifier, **batch)
+
+    def called():
+        (words,), output = embedded(classifier, lambda: classifier(**batch))
+        return words, output.logits
+
+    clean, logits = called()
     with GaussianNoise(1.0, 0.5).on(classifier):
-        noisy, moved = embedded(classifier, **batch)
+        noisy, moved = called()
     assert torch.equal((noisy != clean).all(-1), batch["attention_mask"].bool()) and not torch.equal(moved, logits)
     with pytest.raises(ZeroDivisionError), GaussianNoise(1.0, 0.5).on(classifier):
         raise ZeroDivisionError
-    assert all(map(torch.equal, embedded(classifier, **batch), (clean, logits)))
-    with GaussianNoise(1.0, 0.5).on(half := classifier.bfloat16()):
-        assert {each.dtype for each in embedded(half, **batch)} == {torch.bfloat16}
+    assert all(map(torch.equal, called(), (clean, logits)))
+    with GaussianNoise(1.0, 0.5).on(classifier.bfloat16()):
+        assert {each.dtype for each in called()} == {torch.bfloat16}
 
 
 # --- what γσ_x is, the std or the variance: all that turns a level γ into a standard deviation, against numbers by hand

@@ -31,7 +31,7 @@ from descend.tasks.text import Classification, generate_reviews, tokenize
 from descend.tasks.text.language import IGNORED
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 from tests.support import own
-from tests.support.networks import causal, network
+from tests.support.networks import causal, moved, network
 from tests.support.subjects import CASES, batches, measured, outcome, subject, texts
 from tests.support.texts import review_tokenizer
 
@@ -47,11 +47,7 @@ def windows():
 
 @pytest.fixture(scope="module")
 def model() -> UT:
-    model = UT(UTConfig(depth=3))
-    with torch.no_grad():
-        for value in model.parameters():
-            value += 0.002 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
-    return model
+    return moved(UT(UTConfig(depth=3)), 0.002)
 
 
 @pytest.fixture(scope="module")
