@@ -183,6 +183,7 @@ def test_noise_goes_on_the_embedded_words_or_patches_alone(head, family, monkeyp
     keep = None if head == "image" else inputs["attention_mask"].bool()
     clean = embedding(fed)
     noisy = GaussianNoise(0.5, seed=1)(clean, keep)
+    assert head != "image" or clean.shape[1] == 4  # patches, without [CLS] and registers
     if keep is not None:
         samples = [{"input_ids": row[mask].tolist()} for row, mask in zip(fed, keep, strict=True)]
         assert task.sigma(embedding, samples) == pytest.approx(clean[keep].std(correction=0).item(), rel=1e-5)
