@@ -15,7 +15,7 @@ from descend import UT, DescentDenoiser, UTConfig, run
 from descend.cli import main
 from descend.errors import InputError
 from descend.harness.prefixes import PrefixDraws
-from descend.noise import Corruption, GaussianNoise, LaplaceNoise, TokenDropout, UniformNoise
+from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
 from descend.noise_scale import noise_std
 from descend.privacy import Release
 from descend.recipes import RECIPES
@@ -24,7 +24,7 @@ from descend.seeds import of_sample
 from descend.tasks.video import VideoDenoising
 from descend.training.preset import paper
 from reproduction.theory import distance as noise_distance
-from tests.support.networks import network
+from tests.support.networks import embedded, network
 from tests.support.sources import write_frames
 from tests.support.texts import build, review_tokenizer
 
@@ -85,24 +85,30 @@ def test_token_dropout_drops_whole_tokens_as_often_as_it_says():
     assert torch.equal(noisy, TokenDropout(0.3, noise_is="variance")(clean))
 
 
-def test_a_corruption_of_the_users_own_is_paired_like_any_other_and_given_the_std():
-    def rotate(clean, std, generator):
-        return clean.roll(int(torch.randint(1, 4, (), generator=generator)), -1) + std
+class Sparse(Noise):
+    """A noise of the user's own, with a parameter: it moves a share of the numbers up."""
 
-    clean = torch.arange(4.0).expand(3, 2, 4)
-    for noise_is, std in (("std", 1.0), ("variance", 0.5)):
-        noise = Corruption(rotate, 2.0, 0.5, noise_is=noise_is).at(2.0 if noise_is == "std" else 0.5)
-        one, again = noise(clean, indices=[1, 2, 3]), noise.at(noise.level)(clean, indices=[1, 2, 3])
-        assert torch.equal(one, again) and torch.equal(one.sort(-1).values, clean + std)
+    def __init__(self, share, *args, **settings):
+        super().__init__(*args, **settings)
+        self.share, self.drawn = share, []
+
+    def draw(self, like, generator):
+        self.drawn.append(len(like))
+        return (torch.rand(like.shape, generator=generator) < self.share).to(like)
 
 
 @pytest.mark.parametrize("indices", [None, [4, 5]])
-def test_a_corruption_of_the_users_own_leaves_padding_alone(indices):
-    clean, keep = torch.rand(2, 3, 4), torch.tensor([[True] * 3, [False, True, False]])
-    noisy = Corruption(lambda x, std, generator: x + std * x.numel(), 1.0, 1.0)(clean, keep, indices)
-    added = (noisy - clean).round().int()
-    assert not added[~keep].any()
-    assert added[keep].unique().tolist() == ([24] if indices is None else [4, 12])  # of samples it sees no padding
+def test_a_noise_of_the_users_own_keeps_its_parameters_and_has_its_own_draws(indices):
+    clean, keep = torch.zeros(2, 300, 40), torch.arange(300) < torch.tensor([[300], [100]])
+    draws = None if indices is None else SampleDraws(indices)
+    for share in (0.25, 0.75):
+        noise = Sparse(share, 9.0, 0.5, noise_is="variance")
+        for level, std in ((0.5, 0.5), (2.0, 1.0)):
+            added = noise.at(level)(clean, keep, draws)
+            assert not added[~keep].any() and added[keep].unique().tolist() == [0.0, std]
+            assert added[keep].mean().item() == pytest.approx(share * std, rel=0.05)
+        # One draw of each sample, which sees no padding, serves all levels.
+        assert noise.drawn == ([2, 2] if indices is None else [300, 100])
 
 
 @pytest.mark.parametrize("noise_is", ["std", "variance"])
@@ -129,10 +135,6 @@ def test_without_a_sigma_it_is_measured_in_every_batch_and_padding_left_out(nois
         (lambda: TokenDropout(0.5).at(1.5), r"probability.*1\.5"),
         (lambda: GaussianNoise(0.5)(torch.zeros(6, 2), indices=range(6)), "sigma"),
         (lambda: GaussianNoise(1.0, 1.0)(torch.zeros(5, 2, 8), indices=[0, 1]), r"each of 2 samples.*\(5, 2, 8\)"),
-        (
-            lambda: Corruption(lambda x, std, draws: x[..., :2], 1.0, 1.0)(torch.zeros(1, 1, 4), indices=[0]),
-            r"\(1, 4\).*\(1, 2\)",
-        ),
     ],
 )
 def test_what_is_no_noise_is_refused(call, message):
@@ -143,29 +145,25 @@ def test_what_is_no_noise_is_refused(call, message):
 # --- on a model's embedding
 
 
-def embedded(model, **inputs) -> list[torch.Tensor]:
-    """What the model's word embedding gives on, noise included, and then its logits."""
-    seen = []
-    handle = model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(output))
-    logits = model(**inputs).logits
-    handle.remove()
-    return [*seen, logits]
-
-
 def test_noise_is_on_the_embedding_inside_the_block_only_and_never_on_padding():
     """Without a mask given, padding is what the call's `attention_mask` says."""
     classifier = network("roberta").eval()
     tokens = torch.randint(5, 40, (3, 6), generator=torch.Generator().manual_seed(0))
     batch = {"input_ids": tokens, "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]])}
-    clean, logits = embedded(classifier, **batch)
+
+    def called():
+        (words,), output = embedded(classifier, lambda: classifier(**batch))
+        return words, output.logits
+
+    clean, logits = called()
     with GaussianNoise(1.0, 0.5).on(classifier):
-        noisy, moved = embedded(classifier, **batch)
+        noisy, moved = called()
     assert torch.equal((noisy != clean).all(-1), batch["attention_mask"].bool()) and not torch.equal(moved, logits)
     with pytest.raises(ZeroDivisionError), GaussianNoise(1.0, 0.5).on(classifier):
         raise ZeroDivisionError
-    assert all(map(torch.equal, embedded(classifier, **batch), (clean, logits)))
-    with GaussianNoise(1.0, 0.5).on(half := classifier.bfloat16()):
-        assert {each.dtype for each in embedded(half, **batch)} == {torch.bfloat16}
+    assert all(map(torch.equal, called(), (clean, logits)))
+    with GaussianNoise(1.0, 0.5).on(classifier.bfloat16()):
+        assert {each.dtype for each in called()} == {torch.bfloat16}
 
 
 # --- what γσ_x is, the std or the variance: all that turns a level γ into a standard deviation, against numbers by hand

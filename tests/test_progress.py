@@ -1,25 +1,35 @@
 """Progress of long work without a terminal: plain lines, and none if quiet."""
 
+import sys
+
+from tqdm import tqdm
+
 from descend import progress
 
 
 def test_lines_of_work_of_known_and_unknown_length_and_none_of_short_or_quiet_work(capsys, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
     with progress.progress(30, "training", "step", initial=10) as shown:
         for _ in range(5):  # 4 s each: a line after 12 s, and the next would be due at 22 s
             clock[0] += 4
             shown.update()
-            shown.set_postfix({"loss": "1.250"})
+            shown.set_postfix_str("loss 1.250", refresh=False)
+            tqdm.write("a warning", file=sys.stderr)
     with progress.progress(None, "decoding", "frame") as shown:
         clock[0] += 11
         shown.update(7)
+    with progress.progress(5, "decoding", "frame") as shown:  # a clip may have more frames than it says
+        clock[0] += 11
+        shown.update(6)
     for seconds, quiet, value in ((9, False, "0"), (100, True, "0"), (100, False, "1")):
         monkeypatch.setenv(progress.QUIET, value)
         with progress.progress(5, "evaluating", "sample", quiet=quiet) as shown:
             clock[0] += seconds
             shown.update(5)
-    assert capsys.readouterr().err.splitlines() == [
+    out, err = capsys.readouterr()
+    assert out == "" and err.replace("a warning\n", "").splitlines() == [
         "training: 13 of 30 steps, 00:12 gone, 01:08 left, loss 1.250",
         "decoding: 7 frames, 00:11 gone",
+        "decoding: 6 frames, 00:11 gone",
     ]

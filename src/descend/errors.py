@@ -1,6 +1,5 @@
 """Errors that Descend raises on purpose. Their messages say what was expected, what was got and what to do."""
 
-import shutil
 from pathlib import Path
 
 
@@ -46,13 +45,9 @@ class SaveError(Exception):
 
     @classmethod
     def at(cls, path: Path, error: BaseException) -> "SaveError":
-        """The error for a file or folder, with the free space on its disk."""
+        """The error for a file or folder."""
         cause = (error.strerror if isinstance(error, OSError) else None) or reason(error)
-        try:
-            free = f"; {shutil.disk_usage(path.parent).free / 1e6:,.1f} MB free on its disk"
-        except OSError:
-            free = ""
-        return cls(f"{path} can't be written: {cause.rstrip('.')}{free}.")
+        return cls(f"{path} can't be written: {cause.rstrip('.')}.")
 
 
 def refuse(*rules: tuple[bool, str]) -> None:

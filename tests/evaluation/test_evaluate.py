@@ -183,7 +183,7 @@ def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     assert (summary.status, summary.asked) == ("not_asked", False) and "training did not ask" in summary.verdict
     assert summary.layers_needed and not summary.layers_needed.chosen  # its validation data are unknown
     assert set(summary.layer_losses) == {0.0, 1.0} == set(summary.probe.layer_losses)
-    assert {"confidence", "patience", "full", "chosen", "depth"} == summary.exit.model_fields_set
+    assert {"confidence", "full", "chosen", "depth"} == summary.exit.model_fields_set
     kept, tokenizer = Decisions.read(folder / "decisions.json"), AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     whole = [each for each in kept.texts if not each.text.endswith(" …")]

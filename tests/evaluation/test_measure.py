@@ -24,7 +24,6 @@ from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.evaluation.speculation import agreements, speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.models.exit_rule import ExitRule
 from descend.recipes import RECIPES
 from descend.results import verdict_sentence
 from descend.seeds import of_sample
@@ -32,7 +31,7 @@ from descend.tasks.text import Classification, generate_reviews, tokenize
 from descend.tasks.text.language import IGNORED
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 from tests.support import own
-from tests.support.networks import causal, network
+from tests.support.networks import causal, moved, network
 from tests.support.subjects import CASES, batches, measured, outcome, subject, texts
 from tests.support.texts import review_tokenizer
 
@@ -48,11 +47,7 @@ def windows():
 
 @pytest.fixture(scope="module")
 def model() -> UT:
-    model = UT(UTConfig(depth=3))
-    with torch.no_grad():
-        for value in model.parameters():
-            value += 0.002 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
-    return model
+    return moved(UT(UTConfig(depth=3)), 0.002)
 
 
 @pytest.fixture(scope="module")
@@ -243,11 +238,12 @@ def layers_of(decisions, confidences, scores):
     return LayerLosses(scores.double(), torch.arange(len(scores)), [], scores.double(), decisions, confidences)
 
 
-def test_exits_are_taken_by_patience():
-    none = torch.zeros(5, 5).tolist()
-    decided = layers_of([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [0, 1, 0, 1, 0], [1, 0, 0, 1, 1]], none, none)
-    found = [decided.exit_layers(ExitRule(patience=patience)).tolist() for patience in (1, 2, 3)]
-    assert found == [[2, 4, 4, 2], [3, 4, 4, 4], [4, 4, 4, 4]]
+def test_exits_are_taken_by_confidence():
+    none = torch.zeros(3, 4).tolist()
+    confidences = [[0.9, 0.5, 0.6, 0.7], [0.1, 0.6, 0.5, 0.4], [0.1, 0.1, 0.1, 0.1]]
+    sure = layers_of([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]], confidences, none)
+    exits_at = {threshold: sure.exit_layers(threshold).tolist() for threshold in (0.5, 0.6, 1.0, None)}
+    assert exits_at == {0.5: [1, 1, 3], 0.6: [2, 1, 3], 1.0: [3, 3, 3], None: [3, 3, 3]}
 
 
 @pytest.mark.parametrize(
@@ -281,7 +277,7 @@ def test_an_exit_may_cost_half_a_point_on_validation_data_and_is_reported_on_oth
     assert other.chosen.threshold == same.chosen.threshold and other.full == score
     layer, value = (1.0, 0.5) if other.chosen.threshold <= 0.6 else (2.0, score)
     assert (other.chosen.layers, other.chosen.value) == pytest.approx((layer, value))
-    assert [point.patience for point in other.patience] == [1, 2] and other.chosen.time_ratio == 0.5
+    assert other.chosen.time_ratio == 0.5
 
 
 # --- groups

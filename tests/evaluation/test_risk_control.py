@@ -198,7 +198,7 @@ def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     exiting = DescentClassifier.from_pretrained(trained)
     assert exiting.exit == CertifiedExit(threshold=guarantee.threshold, risk=0.2, confidence=0.9, noise=0.0)
     assert exiting.predict(texts) == exiting.predict(texts, exit_threshold=guarantee.threshold)
-    assert {each.layer for each in exiting.predict(texts, exit_patience=2)} == {3}  # told otherwise
+    assert {each.layer for each in exiting.predict(texts, layer=3)} == {3}  # told otherwise
     # A risk that these few samples can't certify takes the threshold back.
     found = run.evaluate(trained, **given, risk=0.001).exit
     assert (found.chosen.threshold, found.chosen.layers, found.chosen.time_ratio) == (None, 3, 1)

@@ -8,7 +8,7 @@ import torch
 from descend.harness.prefixes import PrefixDraws
 from descend.noise import GaussianNoise
 from descend.seeds import Stream, derived
-from tests.support.networks import causal
+from tests.support.networks import causal, embedded
 
 WIDTH = 16
 
@@ -37,15 +37,6 @@ def test_padding_on_either_side_and_the_cache_change_no_draw():
     left = draws([[0, 0, 5, 9, 2], [1, 2, 3, 4, 5]], [[0, 0, 1, 1, 1], [1] * 5])
     assert torch.equal(left[0, 2:], alone) and not left[0, :2].any()
     assert torch.equal(draws([[0, 0, 5, 9, 2]], [[0, 0, 1, 1, 1]], last=1)[0], alone[2:])
-
-
-def embedded(network, call):
-    """What `call` embeds, in order, and its result."""
-    seen = []
-    handle = network.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(output))
-    result = call()
-    handle.remove()
-    return seen, result
 
 
 @pytest.mark.parametrize("how", [{}, {"use_cache": False}, {"num_beams": 3}], ids=str)

@@ -8,7 +8,7 @@ from PIL import Image
 from descend import DUST, UT, DescentDenoiser, DUSTConfig, GaussianNoise, InputError, UTConfig
 from descend.models import ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import SIZE, generate_scenes, patchify, unpatchify
-from tests.support.networks import network
+from tests.support.networks import moved, network
 from tests.support.sources import write_frames
 
 MODELS = {
@@ -21,12 +21,7 @@ MODELS = {
 @pytest.fixture(params=MODELS)
 def model(request):
     """A model a little away from its start, whose layers differ."""
-    torch.manual_seed(0)
-    model = MODELS[request.param]().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return model
+    return moved(MODELS[request.param](), 0.02)
 
 
 @pytest.fixture(scope="module")

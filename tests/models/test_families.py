@@ -1,9 +1,11 @@
 """Laws that every row of the tables of families obeys, against Transformers' own forward pass, loss and gradient."""
 
+import json
 from copy import deepcopy
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -13,23 +15,28 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    BertForMaskedLM,
+    DistilBertModel,
+    RobertaModel,
 )
 
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
 from descend.models import (
+    LayeredCausalLM,
+    LayeredClassifier,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
     images,
 )
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
-from descend.models.first_layers import keep_first, plain_output
+from descend.models.first_layers import keep_first, merged, plain_output
 from descend.models.layered import PLACES
 from descend.models.library import PER_LAYER, logits_of
 from descend.models.own_exits import MARK
 from descend.run import export_model
-from tests.support.networks import CAUSAL, CONFIGS, IMAGES, PIXELS, WIDE, causal, image_network, network
+from tests.support.networks import CAUSAL, CONFIGS, IMAGES, PIXELS, WIDE, causal, image_network, moved, network
 
 TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
 CASES = [
@@ -67,11 +74,7 @@ def made(head, family, **settings):
     else:
         auto = AUTO.get(head, AutoModelForSequenceClassification)
         built = network(family, labels=2 if head == "answer" else 3, auto=auto, **settings)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return built.eval()
+    return moved(built, 0.2)
 
 
 def batch_of(head, padding="right"):
@@ -152,42 +155,42 @@ def test_the_last_exit_has_the_models_own_logits_loss_and_gradient(head, family,
 )
 @torch.no_grad()
 def test_the_first_layers_alone_are_a_model_with_that_exits_logits(head, family, settings, tmp_path):
-    inputs, _ = batch_of(head)
-    for count in (1, 2):
-        plain = made(head, family, **settings)
-        # A plain checkpoint needs no Descend.
-        assert type(plain).__module__.startswith("transformers.") == (head != "mean" and "descend-" not in family)
-        listed = {name for name, value in plain.config.to_dict().items() if isinstance(value, list) and len(value) == 3}
-        assert listed <= {*PER_LAYER, "architectures"}
-        layers, _ = resolve(plain, None, None)
-        expected = list(layers.predictions(inputs))[count]
-        keep_first(layers, count)
-        assert layers.depth == plain.config.num_hidden_layers == count
-        plain.save_pretrained(tmp_path / str(count))
-        attention = {"attn_implementation": plain.config._attn_implementation} if head == "language" else {}
-        loaded = type(plain).from_pretrained(tmp_path / str(count), **attention).eval()
-        for model in (plain, loaded):
-            torch.testing.assert_close(plain_output(model, inputs), expected, rtol=1e-5, atol=1e-5)
-        tied = settings.get("tie_word_embeddings")
-        assert tied is None or tied == (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight)
+    plain, (inputs, _) = made(head, family, **settings), batch_of(head)
+    # A plain checkpoint needs no Descend.
+    assert type(plain).__module__.startswith("transformers.") == (head != "mean" and "descend-" not in family)
+    listed = {name for name, value in plain.config.to_dict().items() if isinstance(value, list) and len(value) == 3}
+    assert listed <= {*PER_LAYER, "architectures"}
+    layers, _ = resolve(plain, None, None)
+    expected = list(layers.predictions(inputs))[2]
+    keep_first(layers, 2)
+    assert layers.depth == plain.config.num_hidden_layers == 2
+    plain.save_pretrained(tmp_path)
+    attention = {"attn_implementation": plain.config._attn_implementation} if head == "language" else {}
+    loaded = type(plain).from_pretrained(tmp_path, **attention).eval()
+    for model in (plain, loaded):
+        torch.testing.assert_close(plain_output(model, inputs), expected, rtol=1e-5, atol=1e-5)
+    tied = settings.get("tie_word_embeddings")
+    assert tied is None or tied == (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight)
 
 
-@pytest.mark.parametrize(("head", "family"), [case for case in CASES if case[0] in ("class", "language")])
+@pytest.mark.parametrize(("head", "family"), [case for case in CASES if case[0] in ("class", "language", "image")])
 @torch.no_grad()
-def test_noise_goes_on_the_word_embedding_alone(head, family, monkeypatch):
-    own = made(head, family)
-    layers, task = resolve(own, None, None)
+def test_noise_goes_on_the_embedded_words_or_patches_alone(head, family, monkeypatch):
+    """Not on padding, [CLS], registers and positions: all exits are those of a model with the noisy embedding."""
+    layers, task = resolve(made(head, family), None, None)
     inputs, _ = batch_of(head)
-    keep = inputs["attention_mask"].bool()
-    words = layers.get_input_embeddings()
-    clean = words(inputs["input_ids"])
+    fed, embedding = next(iter(inputs.values())), layers.get_input_embeddings()
+    keep = None if head == "image" else inputs["attention_mask"].bool()
+    clean = embedding(fed)
     noisy = GaussianNoise(0.5, seed=1)(clean, keep)
-    samples = [{"input_ids": row[mask].tolist()} for row, mask in zip(inputs["input_ids"], keep, strict=True)]
-    assert task.sigma(words, samples) == pytest.approx(clean[keep].std(correction=0).item(), rel=1e-5)
+    assert head != "image" or clean.shape[1] == 4  # patches, without [CLS] and registers
+    if keep is not None:
+        samples = [{"input_ids": row[mask].tolist()} for row, mask in zip(fed, keep, strict=True)]
+        assert task.sigma(embedding, samples) == pytest.approx(clean[keep].std(correction=0).item(), rel=1e-5)
     with GaussianNoise(0.5, seed=1).on(layers, mask=keep):
         exits = list(layers.predictions(inputs))
     calls = []
-    monkeypatch.setattr(words, "forward", lambda ids: calls.append(ids) or noisy)
+    monkeypatch.setattr(embedding, "forward", lambda *fed, **settings: calls.append(1) or noisy)
     for ours, expected in zip(exits, layers.predictions(inputs), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
     assert len(calls) == 1
@@ -205,22 +208,6 @@ def test_drafting_by_the_first_layers_is_known_of_each_family(family):
     own.config.num_hidden_layers = 1
     own(**batch_of("language", None)[0], use_cache=False)
     assert len(called) == (1 if layers.family.drafts else 3)
-
-
-@pytest.mark.parametrize("family", images.FAMILIES)
-@torch.no_grad()
-def test_noise_on_an_image_goes_on_its_embedded_patches(family):
-    """Not on [CLS], registers and positions."""
-    own = made("image", family)
-    layers, task = resolve(own, None, None)
-    inputs, _ = batch_of("image")
-    clean = layers.get_input_embeddings()(inputs["pixel_values"])
-    with GaussianNoise(0.5, sigma=clean.std().item(), seed=1).on(layers):
-        noisy = layers.layer_outputs(inputs)[0]
-    others = noisy.shape[1] - clean.shape[1]
-    moved = (noisy - layers.layer_outputs(inputs)[0]).abs().amax(-1) > 0
-    assert others >= 1 and not moved[:, :others].any() and moved[:, others:].all()
-    assert task.metric == "accuracy"
 
 
 @pytest.mark.parametrize("family", images.FAMILIES)
@@ -291,14 +278,6 @@ def own(head, family):
     return model, layers
 
 
-@torch.no_grad()
-def move(exits, size):
-    """Add noise of this size to own exits, so that they differ from the model's readout."""
-    generator = torch.Generator().manual_seed(2)
-    for parameter in exits.parameters():
-        parameter.add_(size * torch.randn(parameter.shape, generator=generator))
-
-
 def read(layers, inputs):
     with torch.no_grad():
         return torch.stack(list(layers.predictions(inputs)))
@@ -307,7 +286,7 @@ def read(layers, inputs):
 @pytest.mark.parametrize(("head", "family"), CASES)
 def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family):
     model, layers = own(head, family)
-    move(layers.own_exits, 0.1)
+    moved(layers.own_exits, 0.1)
     inputs, labels = batch_of(head)
     parameters = dict(model.named_parameters())
     of_exits = {name for name in parameters if name.startswith("exits.")}
@@ -349,7 +328,7 @@ def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(hea
     model, layers = own(head, family)
     torch.testing.assert_close(read(layers, inputs), shared, rtol=1e-5, atol=1e-5)
     assert len(layers.own_exits) == layers.depth == 3 and getattr(model.config, MARK)
-    move(layers.own_exits, 0.2)
+    moved(layers.own_exits, 0.2)
     expected = read(layers, inputs)
     assert not torch.allclose(expected[1], shared[1], atol=1e-2) and torch.equal(expected[-1], shared[-1])
     model.save_pretrained(tmp_path / "model")
@@ -362,3 +341,75 @@ def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(hea
         assert not hasattr(cut.config, MARK) and resolve(cut, None, None)[0].own_exits is None
         torch.testing.assert_close(plain_output(cut, inputs), expected[layer], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(read(layers, inputs), expected)  # the model itself is not changed
+
+
+# --- what no row of the tables says
+
+OWN = [name for name in FAMILIES if name.startswith("descend-")]
+"""Families whose forward pass is Descend's, so that it says nothing about itself."""
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", *OWN])
+def test_gradient_checkpointing_changes_nothing(family):
+    gradients, (inputs, _) = [], batch_of("class")
+    for checkpointing in (False, True):
+        model = LayeredClassifier(network(family))
+        if checkpointing:
+            model.network.activation_checkpointing_enable()
+        model.train()
+        torch.manual_seed(1)
+        sum(each.logsumexp(-1).sum() for each in model.predictions(inputs)).backward()
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    assert len(gradients[0]) == len(gradients[1]) > 8
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_padding_changes_no_prediction(family):
+    model, (inputs, _) = LayeredClassifier(network(family).eval()), batch_of("class")
+    alone = [each[0] for each in model.predictions({name: value[1:2, :5] for name, value in inputs.items()})]
+    for together, single in zip(model.predictions(inputs), alone, strict=True):
+        torch.testing.assert_close(together[1], single)
+
+
+@pytest.mark.parametrize(("family", "encoder"), [("distilbert", DistilBertModel), ("roberta", RobertaModel)])
+def test_a_linear_readout_is_one_matrix_on_the_first_token_of_every_layer(family, encoder, tmp_path):
+    """Against Transformers' bare encoder with the same weights, and a product written out."""
+    original, (inputs, labels) = network(f"descend-{family}-linear").eval(), batch_of("class")
+    original.base_model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[family].to_dict()))
+    hidden = encoder.from_pretrained(tmp_path).eval()(**inputs, output_hidden_states=True).hidden_states
+    for state, logits in zip(hidden, LayeredClassifier(original).predictions(inputs), strict=True):
+        torch.testing.assert_close(logits, state[:, 0] @ original.score.weight.T + original.score.bias)
+    output = original(**inputs, **labels)
+    torch.testing.assert_close(output.loss, -output.logits.log_softmax(-1)[range(8), labels["labels"]].mean())
+    parts = {name.split(".")[0] if "pooler" not in name else name for name in original.state_dict()}
+    assert parts == {family, "score"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "message"),
+    [
+        (LayeredClassifier, lambda: BertForMaskedLM(CONFIGS["bert"]), r"ForSequenceClassification.*BertForMaskedLM"),
+        (LayeredCausalLM, lambda: network("distilbert"), r"model_type.*llama.*FAMILIES"),
+        (LayeredCausalLM, lambda: causal().base_model, r"causal.*LlamaModel"),
+    ],
+)
+def test_what_has_another_head_is_refused(kind, model, message):
+    with pytest.raises(InputError, match=message):
+        kind(model())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("modules", [["q_proj"], ["q_proj", "lm_head"], ["embed_tokens"]])
+def test_adapters_become_part_of_the_weights(tied, modules):
+    torch.manual_seed(1)
+    inputs, _ = batch_of("language")
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=modules, init_lora_weights=False)
+    wrapped = get_peft_model(causal(tie_word_embeddings=tied), config).eval()
+    expected = list(LayeredCausalLM(wrapped).predictions(inputs))[2]
+    plain = merged(wrapped)
+    keep_first(LayeredCausalLM(plain), 2)
+    torch.testing.assert_close(plain(**inputs).logits, expected, rtol=1e-5, atol=1e-5)
+    assert not hasattr(plain, "peft_config") and merged(plain) is plain

@@ -1,6 +1,5 @@
 """The laws of UT's and DUST's layers, in double precision against the formulas written out by hand."""
 
-import json
 import math
 from itertools import product
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from descend.models import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
 from descend.models.dust import code_kernel
+from tests.support.networks import moved
 
 SIDE = 4  # of a patch; P = 16 pixels
 PIXELS = SIDE**2
@@ -65,20 +65,6 @@ def pair_energy(tokens, projection):
     """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z)."""
     pairs = [(one, other) for i, one in enumerate(tokens) for other in tokens[i + 1 :]]
     return sum(-math.exp(-0.5 * (projection @ (one - other)).square().sum()) for one, other in pairs)
-
-
-@pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
-@lawful
-@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0.05, 1))
-def test_attention_is_the_papers_formula(kernel, seed, count, scale):
-    tokens, projection = draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
-    torch.testing.assert_close(ut(kernel).attend(tokens, projection), attention_by_loops(tokens, projection, kernel))
-
-
-def test_heads_average_the_attention_of_their_projections():
-    tokens, projection = draw(0, 5, PIXELS), 0.3 * draw(1, 4, PIXELS)
-    by_hand = sum(attention_by_loops(tokens, part, "softmax") for part in projection.split(2)) / 2
-    torch.testing.assert_close(ut(heads=2).attend(tokens, projection), by_hand)
 
 
 @lawful
@@ -178,38 +164,6 @@ def alternating_by_loops(codes, noisy, dictionary, c, l1, l2):
 LAYERS = {"proximal": proximal_by_loops, "alternating": alternating_by_loops}
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-@lawful
-@given(seed=seeds, count=st.integers(1, 6), scale=st.floats(0, 1), l1=st.floats(0, 1), c=st.floats(1, 50))
-def test_a_layer_is_its_formula(layer, seed, count, scale, l1, c):
-    dictionary, codes, noisy = draw(seed, PIXELS, 36), scale * draw(seed + 1, count, 36), draw(seed + 2, count, PIXELS)
-    curvature = torch.tensor(c, dtype=torch.float64)
-    moved = dust(layer=layer, l1=l1, l2=0.7, c=c).layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
-    torch.testing.assert_close(moved, LAYERS[layer](codes, noisy, dictionary, c, l1, 0.7))
-
-
-@pytest.mark.parametrize(
-    ("settings", "unnamed"),
-    [({"layer": "proximal"}, ("layer", "c")), ({"tied": False, "extra_readout": True}, ("extra_readout",))],
-)
-def test_an_old_model_is_what_it_was(settings, unnamed, tmp_path):
-    """Before there was a choice of layer all were proximal; with separate dictionaries one more read all layers."""
-    old = dust(**{"depth": 2, "layer": "alternating"} | settings).float().eval()
-    with torch.no_grad():
-        old.dictionary.add_(0.1 * draw(1, *old.dictionary.shape).float())
-    old.save_pretrained(tmp_path)
-    file = tmp_path / "config.json"
-    saved = json.loads(file.read_text())
-    file.write_text(json.dumps({name: value for name, value in saved.items() if name not in unnamed}))
-    loaded, noisy = DUST.from_pretrained(tmp_path), draw(0, 1, 3, 2, PIXELS).float()
-    for state, same, read in zip(
-        old.layer_outputs(noisy), loaded.layer_outputs(noisy), loaded.predictions(noisy), strict=True
-    ):
-        torch.testing.assert_close(state, same)
-        torch.testing.assert_close(read, (state @ old.dictionary[-1].T).transpose(1, 2))
-    assert state.any()
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_no_code_weighs_more_than_itself_however_it_is_rounded(dtype):
     """γ ≤ 1: a Gram matrix in bfloat16 has errors of 1 and more, which an exponential would blow up."""
@@ -226,8 +180,7 @@ def spectral(model):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("margin", [0.6, 1.01])
-@pytest.mark.parametrize("atoms", [256, 400, 1024])
+@pytest.mark.parametrize(("atoms", "margin"), [(256, 1.01), (400, 0.6), (400, 1.01), (1024, 1.01)])
 def test_curvature_is_the_squared_norm_of_the_dictionary(atoms, margin, tied):
     model = DUST(DUSTConfig(depth=2, atoms=atoms, layer="proximal", margin=margin, tied=tied))
     torch.testing.assert_close(model.curvature(), margin * spectral(model), rtol=1e-3, atol=0)
@@ -276,18 +229,12 @@ def test_atoms_have_unit_norm_and_four_times_as_many_are_a_tight_frame(atoms):
 # --- whole models, by loops over samples and patch positions
 
 
-def perturbed(model):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * draw(1, *parameter.shape)
-    return model.eval()
-
-
 class WholeUT:
     """UT by hand: its weights are symmetric, stored in the basis of the DCT, and each layer's own unless tied."""
 
-    def __init__(self, tied):
-        self.model, basis = perturbed(ut(depth=3, tied=tied)), dct_dictionary(SIDE, PIXELS).double().T
+    def __init__(self, tied, **settings):
+        self.model = moved(ut(depth=3, tied=tied, **settings), 0.05)
+        self.config, basis = self.model.config, dct_dictionary(SIDE, PIXELS).double().T
         half = self.model.feedforward.detach() / 2
         self.projections = (self.model.projection.detach() @ basis).expand(3, -1, -1)
         self.mixers = (basis.T @ (half + half.mT) @ basis).expand(3, -1, -1)
@@ -296,7 +243,8 @@ class WholeUT:
         return noisy
 
     def move(self, tokens, noisy, place):
-        attended = attention_by_loops(tokens, self.projections[place], "softmax")
+        parts = self.projections[place].chunk(self.config.heads)
+        attended = sum(attention_by_loops(tokens, part, self.config.kernel) for part in parts) / len(parts)
         return (attended + attended @ self.mixers[place]).clamp(min=0)
 
     def read(self, tokens, place):
@@ -312,7 +260,7 @@ class WholeDUST:
 
     def __init__(self, tied, layer="proximal", c=None):
         settings = {"layer": layer, "depth": 3, "tied": tied, "l1": 0.05, "l2": 0.7, "margin": 1.5, "c": c}
-        self.model, self.by_loops = perturbed(dust(**settings)), LAYERS[layer]
+        self.model, self.by_loops = moved(dust(**settings), 0.05), LAYERS[layer]
         self.dictionaries = self.model.dictionary.detach().expand(3, -1, -1)
         self.curvature = self.model.curvature().expand(3)
         if c or layer == "alternating":
@@ -335,7 +283,10 @@ class WholeDUST:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(WholeUT, {}), *((WholeDUST, {"layer": layer, "c": c}) for layer in LAYERS for c in (None, 7.0))],
+    [
+        *((WholeUT, settings) for settings in ({}, {"kernel": "gaussian"}, {"heads": 2})),
+        *((WholeDUST, {"layer": layer, "c": c}) for layer in LAYERS for c in (None, 7.0)),
+    ],
 )
 @torch.no_grad()
 def test_a_whole_model_is_its_layers_with_their_own_weights(kind, settings, tied):

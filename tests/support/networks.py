@@ -145,6 +145,24 @@ def causal(family: str = "llama", attention: str = "sdpa", **settings: object) -
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 
 
+def moved(model: Any, by: float) -> Any:
+    """The model a little away from its start, so that its layers, norms and heads all matter, in eval mode."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def embedded(network: Any, call: Any) -> tuple[list[torch.Tensor], Any]:
+    """What the network's word embedding gives on in a call, noise included, and the call's result."""
+    seen = []
+    handle = network.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(output))
+    result = call()
+    handle.remove()
+    return seen, result
+
+
 QUIET = {
     "use_cpu": True,
     "report_to": "none",

@@ -36,6 +36,25 @@ class ResidualMLP(nn.Module):
         return self.head(self.norm(hidden))
 
 
+class Whole(descend.LayeredModel):
+    """A subclass without a forward pass, whose depth and readout are plain attributes and whose blocks are `blocks`."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.depth, self.embed, self.readout = 3, nn.Linear(4, 8), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(Block(8) for _ in range(3))
+
+    def get_input_embeddings(self):
+        return self.embed
+
+    def layer_outputs(self, inputs):
+        states = [self.embed(inputs["x"])]
+        for block in self.blocks:
+            states.append(block(states[-1]))
+        return tuple(states)
+
+
 class Classes(descend.Task):
     """The least that a task must say."""
 

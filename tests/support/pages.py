@@ -112,7 +112,6 @@ def classifier(**entries) -> dict:
         "probe": {"layer_metrics": rows, "layer_losses": {str(level): [0.6] * 8 for level in NOISE}},
         "exit": {
             **{"full": 0.71, "depth": 7, "confidence": exits},
-            "patience": [{"patience": 1, "layers": 3.0, "accuracy": 0.69}],
             "chosen": {"threshold": 0.9, "layers": 5.0, "accuracy": 0.71, "time_ratio": 0.8},
         },
         **entries,

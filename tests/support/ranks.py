@@ -31,7 +31,7 @@ from transformers import TrainerControl, TrainerState
 
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError, SaveError
-from descend.noise import Corruption
+from descend.noise import Noise
 from descend.run.training import _StopOnSignal
 from descend.tasks.text import learn_tokenizer
 from descend.tasks.video import VideoDenoising, load_video
@@ -59,9 +59,11 @@ def tokens(seed: int, length: int) -> list[int]:
     return torch.randint(5, 40, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def ripple(clean: torch.Tensor, std: float, generator: torch.Generator) -> torch.Tensor:
+class Ripple(Noise):
     """Noise that every sample meets alike, whatever rank it is on."""
-    return clean + std * torch.arange(clean[0].numel(), dtype=clean.dtype).sin().view_as(clean[0])
+
+    def draw(self, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.arange(like[0].numel(), dtype=like.dtype).sin().view_as(like[0]).expand_as(like)
 
 
 scenes = cache(lambda: load_video(None, 2, stride=10, seed=0))
@@ -82,7 +84,7 @@ def denoiser(folder: Path, depth: int = 2, noise: Any = 0.8, data: Any = None, *
 
 def video(folder: Path, **args) -> DescentTrainer:
     windows = [{"patches": scenes().train[place]["patches"].double()} for place in (*range(18), 4)]
-    ours = denoiser(folder, noise=Corruption(ripple, 0.8, scenes().sigma), data=windows, **PLAIN | SGD | args)
+    ours = denoiser(folder, noise=Ripple(0.8, scenes().sigma), data=windows, **PLAIN | SGD | args)
     ours.eval_dataset = windows[:2]
     ours.objective.double()
     return ours

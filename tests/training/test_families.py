@@ -19,10 +19,9 @@ from transformers import (
 )
 from trl import SFTConfig, SFTTrainer
 
-from descend import DescentConfig, DescentTrainer, evaluate
+from descend import DescentConfig, DescentTrainer
 from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-from tests.support.cases import slow_but
 from tests.support.networks import IMAGES, QUIET, causal, image_network, network
 from tests.support.ranks import fitted
 from tests.support.tagging import HEADS, texts
@@ -35,6 +34,8 @@ FAMILIES = {
     "language": ["llama", "gpt2", "gpt_neox", "olmo3", "phi", "qwen3_moe"],
 }
 CASES = [(kind, family) for kind, families in FAMILIES.items() for family in families]
+TASKS = {"text": "SEQ_CLS", "tokens": "TOKEN_CLS", "answer": "QUESTION_ANS", "language": "CAUSAL_LM", "image": None}
+"""PEFT's names of the heads."""
 METRICS = {"text": "accuracy", "tokens": "token_accuracy", "answer": "exact_match", "image": "accuracy"}
 # The modules that adapters are put on, and a language model's head.
 TARGETS = {"albert": "query", "bert": "query", "electra": "query", "deberta-v2": "query_proj", "modernbert": "Wqkv"}
@@ -117,12 +118,18 @@ def test_plain_training_is_the_librarys_own(kind, family, tmp_path, tokenizer):
         assert ours.predict(texts(kind, 8)).predictions.shape[-1] == (3 if kind == "tokens" else 2)
 
 
-@pytest.mark.parametrize(("kind", "family"), [case for case in CASES if case[0] in ("text", "language")])
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [
+        *(case for case in CASES if case[0] in ("text", "language")),
+        *(("image", "vit"), ("image", "dinov2"), ("tokens", "bert"), ("answer", "bert")),
+    ],
+)
 def test_adapters_learn_under_constraints_and_noise_and_are_what_is_saved(kind, family, tmp_path, tokenizer):
-    target = [TARGETS.get(family, "q_proj" if kind == "text" else "v_proj")]
+    target = [TARGETS.get(family, "v_proj" if kind == "language" else "q_proj")]
     target += ["lm_head"] * (kind == "language")
-    task = "CAUSAL_LM" if kind == "language" else "SEQ_CLS"
-    adapters = LoraConfig(task_type=task, target_modules=target, r=2, fan_in_fan_out=False)
+    head = {"modules_to_save": ["classifier"]} if kind == "image" else {}
+    adapters = LoraConfig(task_type=TASKS[kind], target_modules=target, r=2, fan_in_fan_out=False, **head)
     active = ACTIVE | {"learning_rate": 1e-2, "gradient_checkpointing": family != "albert"}  # Transformers' has none
     one = fitted(made(tmp_path, kind, family, tokenizer, adapters=adapters, noise=0.5, **active))
     # B is 0 before training.
@@ -131,31 +138,15 @@ def test_adapters_learn_under_constraints_and_noise_and_are_what_is_saved(kind, 
     assert len(moved) == (1 if family == "albert" else 3) + (kind == "language")
     learns = [name for name, value in one.model.named_parameters() if value.requires_grad]
     assert all("lora" in name or "modules_to_save" in name for name in learns)
-    assert one.evaluate()["eval_loss"] > 0
+    metrics = one.evaluate()
+    assert metrics["eval_loss"] > 0
+    assert kind == "language" or 0 <= metrics[f"eval_{METRICS[kind]}"] <= 1
     one.save_model(str(tmp_path / "saved"))
     assert not (tmp_path / "saved" / "model.safetensors").exists()
     batch = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "attention_mask": torch.ones(1, 4).long()}
+    batch = {"pixel_values": torch.ones(1, 3, 8, 8)} if kind == "image" else batch
     loaded = PeftModel.from_pretrained(base(kind, family, tokenizer), tmp_path / "saved").eval()
-    torch.testing.assert_close(loaded(**batch).logits, one.model.eval()(**batch).logits)
-
-
-@pytest.mark.parametrize(
-    ("kind", "family"),
-    slow_but([("tokens", "bert")], [("image", "vit"), ("image", "dinov2"), ("tokens", "bert"), ("answer", "bert")]),
-)
-def test_adapters_of_other_heads_learn_under_constraints_and_noise_and_are_judged(kind, family, tmp_path, tokenizer):
-    tasks = {"tokens": "TOKEN_CLS", "answer": "QUESTION_ANS", "image": None}
-    head = {"modules_to_save": ["classifier"]} if kind == "image" else {}
-    peft = LoraConfig(task_type=tasks[kind], target_modules=[TARGETS.get(family, "q_proj")], r=2, **head)
-    settings = {"max_steps": 30, "learning_rate": 1e-2, "calibrate": True, "eval_strategy": "epoch"}
-    one = made(tmp_path / "run", kind, family, tokenizer, adapters=peft, noise=0.5, **settings)
-    start = one.evaluate()
-    one.train()
-    end = one.evaluate()
-    assert end["eval_loss"] < start["eval_loss"] and "eval_feasible" in end and one.sigma > 0
-    assert (0.5 if kind == "image" else 0) <= end[f"eval_{METRICS[kind]}"] <= 1
-    summary = evaluate(one, rows(kind, tokenizer), noise=(0, 1), name="made up")
-    assert summary.metric == METRICS[kind] and summary.verdict
+    torch.testing.assert_close(loaded(**batch)[0], one.model.eval()(**batch)[0])
 
 
 # --- TRL's trainer

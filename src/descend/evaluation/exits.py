@@ -11,7 +11,7 @@ from descend.evaluation.latency import now
 from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
 from descend.evaluation.satisfaction import CONFIDENCE
-from descend.models.exit_rule import ExitRule
+from descend.models.exit_rule import leave_at
 from descend.results import ChosenExit, ExitPoint, Exits
 from descend.tasks import Task
 
@@ -29,7 +29,7 @@ def exits(
     risk: float | None = None,
     confidence: float = CONFIDENCE,
 ) -> Iterator[tuple[str, Exits]]:
-    """A classifier's metric against the mean number of layers used, on clean inputs, by confidence and by patience.
+    """A classifier's metric against the mean number of layers used, on clean inputs, by confidence.
 
     The threshold is chosen on ``validation``: of those that cost at most `COST`, the one with the fewest layers; or
     with ``risk`` the boldest one that `certify` certifies. It is then compared with full depth on the subject's data;
@@ -48,15 +48,14 @@ def exits(
     guarantee = None
     if risk is not None:
         guarantee = on_test_data(certify(chosen_on, risk, confidence, noise=0.0), reported)
-    rule = ExitRule(_affordable(chosen_on, task) if guarantee is None else guarantee.threshold)
-    point = _reached(reported, task, rule)
-    ratio = _time_ratio(subject, rule) if rule.early else 1.0
+    threshold = _affordable(chosen_on, task) if guarantee is None else guarantee.threshold
+    point = _reached(reported, task, threshold)
+    ratio = 1.0 if threshold is None else _time_ratio(subject, threshold)
     result = Exits(
         full=reported.metrics[-1],
         depth=model.depth,
-        confidence=[_reached(reported, task, ExitRule(threshold)) for threshold in THRESHOLDS],
-        patience=[_reached(reported, task, ExitRule(patience=patience)) for patience in range(1, model.depth)],
-        chosen=ChosenExit(layers=point.layers, value=point.value, threshold=rule.threshold, time_ratio=ratio),
+        confidence=[_reached(reported, task, each) for each in THRESHOLDS],
+        chosen=ChosenExit(layers=point.layers, value=point.value, threshold=threshold, time_ratio=ratio),
     )
     yield "exit", result if guarantee is None else result.model_copy(update={"guarantee": guarantee})
 
@@ -64,29 +63,28 @@ def exits(
 def _affordable(measured: LayerLosses, task: Task) -> float:
     """The threshold with the fewest layers among those that cost at most `COST`."""
     sign = 1 if task.higher_is_better else -1
-    points = [_reached(measured, task, ExitRule(threshold)) for threshold in THRESHOLDS]
+    points = [_reached(measured, task, threshold) for threshold in THRESHOLDS]
     enough = [point for point in points if sign * (measured.metrics[-1] - point.value) <= COST + 1e-12]
     cheapest = min(enough, key=lambda point: point.layers, default=None)
     return (cheapest and cheapest.threshold) or 1.0
 
 
-def _reached(measured: LayerLosses, task: Task, rule: ExitRule) -> ExitPoint:
+def _reached(measured: LayerLosses, task: Task, threshold: float | None) -> ExitPoint:
     """The mean number of layers used, and the metric."""
-    layers = measured.exit_layers(rule)
+    layers = measured.exit_layers(threshold)
     value = metric_value(task, measured.scores_at(layers).sum().item(), len(layers))
-    setting = {name: each for name, each in vars(rule).items() if each is not None}
-    return ExitPoint(**setting, layers=layers.double().mean().item(), value=value)
+    return ExitPoint(threshold=threshold, layers=layers.double().mean().item(), value=value)
 
 
 @torch.no_grad()
-def _time_ratio(subject: Subject, rule: ExitRule) -> float:
+def _time_ratio(subject: Subject, threshold: float) -> float:
     """Seconds with early exits over seconds of the whole forward pass, batch by batch in turn."""
     model: Any = subject.model
     device, seconds = torch.device(subject.batches.device), [0.0, 0.0]
     model.eval()
     for turn, batch in enumerate(subject.batches.of(subject.data)):
         inputs = subject.task.inputs(batch)
-        runs = (lambda inputs=inputs: model(**inputs), lambda inputs=inputs: model.exits(inputs, rule.leave()))
+        runs = (lambda inputs=inputs: model(**inputs), lambda inputs=inputs: model.exits(inputs, leave_at(threshold)))
         for run in runs if not turn else ():  # both are warm before they are timed
             run()
         for early in (turn % 2, 1 - turn % 2):  # each goes first in turn

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, Subset
 
 from descend.errors import InputError
 from descend.models.causal import LayeredCausalLM
-from descend.models.exit_rule import ExitRule
 from descend.models.modules import evaluating
 from descend.noise import Noise, SampleDraws
 from descend.progress import Progress
@@ -138,10 +137,12 @@ class LayerLosses:
         names, place = self._named
         return values.new_zeros(len(names), *values.shape[1:]).index_add(0, place, values)
 
-    def exit_layers(self, rule: ExitRule) -> Tensor:
-        """The layer 1 … L at which each sample leaves by a rule for early exits, (S,)."""
-        assert self.decisions is not None and self.confidences is not None
-        return rule.layers(self.decisions[:, 1:], self.confidences[:, 1:])
+    def exit_layers(self, threshold: float | None) -> Tensor:
+        """The first layer 1 … L at which each sample's confidence is at least a threshold, (S,); L for None."""
+        assert self.confidences is not None
+        leaves = self.confidences[:, 1:] >= (math.inf if threshold is None else threshold)
+        leaves[:, -1] = True
+        return leaves.int().argmax(1) + 1
 
     def scores_at(self, layers: Tensor) -> Tensor:
         """Each sample's score at one layer, (S,); ``layers`` (S,) says at which."""

@@ -37,7 +37,6 @@ from scipy.stats import binom
 from torch import Tensor
 
 from descend.evaluation.layers import LayerLosses
-from descend.models.exit_rule import ExitRule
 from descend.results import Guarantee
 
 SEQUENCE = (
@@ -107,9 +106,9 @@ def answers_lost(measured: LayerLosses, threshold: float) -> Tensor:
 
     Args:
         measured: Scores, decisions and confidences of every layer; a score is 1 for a right answer and 0 for a wrong.
-        threshold: See `ExitRule`.
+        threshold: See `LayerLosses.exit_layers`.
     """
-    return measured.scores_at(measured.exit_layers(ExitRule(threshold))) < measured.scores[:, -1]
+    return measured.scores_at(measured.exit_layers(threshold)) < measured.scores[:, -1]
 
 
 def certify(measured: LayerLosses, risk: float, confidence: float, *, noise: float) -> Guarantee:

@@ -18,7 +18,7 @@ from transformers import (
 
 from descend.errors import InputError, reason, refuse
 from descend.models import LayeredClassifier
-from descend.models.exit_rule import ExitRule, decide
+from descend.models.exit_rule import decide, leave_at
 from descend.models.loading import load_model
 from descend.results import CERTIFIED_FILE, CertifiedExit
 
@@ -120,22 +120,18 @@ class DescentClassifier:
         self,
         texts: str | Sequence[str] | Sequence[tuple[str, str]],
         exit_threshold: float | None = None,
-        exit_patience: int | None = None,
         batch_size: int = 32,
         layer: int | None = None,
     ) -> list[Prediction]:
         """Classify texts, or pairs of them such as premises and hypotheses; the model is put into eval mode.
 
-        Without a threshold and a patience the certified threshold applies, if the model has one; else all texts go
-        through all layers. With both, a text leaves when the first of the two rules applies.
+        Without a threshold the certified one applies, if the model has one; else all texts go through all layers.
 
         Args:
             texts: A text, or a list of texts or of pairs. Texts that are too long for the model are cut.
             exit_threshold: In (0, 1]; a text leaves after the first layer whose confidence is at least that.
-            exit_patience: p ≥ 1; a text leaves after the first layer that gives the same class as the p layers before
-                it, counted from layer 1 (PABEE; Zhou et al., 2020).
             batch_size: Texts per batch; a batch holds texts of similar length.
-            layer: l, from 1 to L; all texts leave after it, in place of a threshold or a patience.
+            layer: l, from 1 to L; all texts leave after it, in place of a threshold.
 
         Returns:
             One prediction for each text, in the order of the texts.
@@ -143,12 +139,16 @@ class DescentClassifier:
         Raises:
             InputError: If a text is empty or not a string, or a setting is out of range.
         """
-        rule = ExitRule(exit_threshold, exit_patience)
         given = layer if isinstance(layer, int) and not isinstance(layer, bool) else 0
         refuse(
             (
-                layer is not None and rule.early,
-                "expected layer, or exit_threshold and exit_patience; got both. Leave one out.",
+                exit_threshold is not None
+                and not (isinstance(exit_threshold, int | float) and 0 < exit_threshold <= 1),
+                f"exit_threshold must be a number in (0, 1]; got {exit_threshold!r}.",
+            ),
+            (
+                layer is not None and exit_threshold is not None,
+                "expected layer or exit_threshold; got both. Leave one out.",
             ),
             (
                 layer is not None and not 1 <= given <= self.model.depth,
@@ -159,8 +159,8 @@ class DescentClassifier:
                 f"batch_size must be a whole number of at least 1; got {batch_size!r}.",
             ),
         )
-        if layer is None and not rule.early and self.exit is not None:
-            rule = ExitRule(self.exit.threshold)
+        if layer is None and exit_threshold is None and self.exit is not None:
+            exit_threshold = self.exit.threshold
         columns = _columns(texts)
         if not columns:
             return []
@@ -177,13 +177,13 @@ class DescentClassifier:
         def leave_after_layer(place: int, logits: Tensor, rows: Tensor) -> Tensor:
             return torch.full_like(rows, place == layer, dtype=torch.bool)
 
+        leave = leave_after_layer if exit_threshold is None else leave_at(exit_threshold)
         predictions: dict[int, Prediction] = {}
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
             padded = collate([samples[place] for place in places])
             inputs = {name: value.to(network.device) for name, value in padded.items()}
-            if rule.early or layer is not None:
-                leave = rule.leave() if layer is None else leave_after_layer
+            if exit_threshold is not None or layer is not None:
                 logits, left = self.model.exits(inputs, leave)
                 layers = left.tolist()
             else:
@@ -200,14 +200,15 @@ def _columns(texts: Any) -> tuple[list[str], ...]:
     # A tuple is refused: it could mean one pair or two texts.
     if not isinstance(given, Sequence) or isinstance(given, tuple | bytes):
         raise InputError(f"expected a text, or a list of texts or of pairs of texts; got {type(texts).__name__}.")
-    rows: list[Sequence[str]] = []
-    for number, each in enumerate(given):
-        pair = isinstance(each, tuple | list) and len(each) == 2 and all(isinstance(part, str) for part in each)
-        if not isinstance(each, str) and not pair:
-            raise InputError(f"expected text {number} to be a string or a pair of strings; got {each!r:.60}.")
-        rows.append(each if pair else (each,))
-        if len(rows[-1]) != len(rows[0]):
-            raise InputError(f"expected all texts alone or all in pairs; text {number} is not as the first is.")
-        if not all(part.strip() for part in rows[-1]):
-            raise InputError(f"text {number} is empty. Leave it out.")
+    rows: list[Any] = [(each,) if isinstance(each, str) else each for each in given]
+    for number, row in enumerate(rows):
+        fits = isinstance(row, tuple | list) and len(row) in (1, 2) and all(isinstance(part, str) for part in row)
+        refuse(
+            (not fits, f"expected text {number} to be a string or a pair of strings; got {row!r:.60}."),
+            (
+                fits and len(row) != len(rows[0]),
+                f"expected all texts alone or all in pairs; text {number} is not as the first is.",
+            ),
+            (fits and not all(part.strip() for part in row), f"text {number} is empty. Leave it out."),
+        )
     return tuple(map(list, zip(*rows, strict=True)))

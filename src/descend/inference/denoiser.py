@@ -124,10 +124,8 @@ class DescentDenoiser:
         else:
             noisy = array_frames(frames)
         weight = next(self.model.eval().parameters())
-        count = max(1, len(noisy) // self.window)
-        starts = [*range(0, count * self.window, self.window)]
-        if len(noisy) > count * self.window:
-            starts.append(len(noisy) - self.window)
+        last = max(0, len(noisy) - self.window)
+        starts = [*range(0, last, self.window), last]
         denoised = np.empty((len(noisy), SIZE, SIZE), np.uint8)
         for place in range(0, len(starts), batch_size):
             batch = starts[place : place + batch_size]

@@ -12,21 +12,9 @@ from descend.models.library import LibraryModel
 from descend.models.own_exits import TRANSLATOR
 
 
-def _plain(config: Any, logits: Tensor) -> Tensor:
-    return logits
-
-
 def _capped(config: Any, logits: Tensor) -> Tensor:
     cap = config.final_logit_softcapping
     return logits if cap is None else torch.tanh(logits / cap) * cap
-
-
-def _divided(config: Any, logits: Tensor) -> Tensor:
-    return logits / config.logits_scaling
-
-
-def _multiplied(config: Any, logits: Tensor) -> Tensor:
-    return logits * config.logit_scale
 
 
 class Family(NamedTuple):
@@ -40,7 +28,7 @@ class Family(NamedTuple):
             ``generate(assistant_early_exit=k)`` needs to draft with k layers.
     """
 
-    scale: Callable[[Any, Tensor], Tensor] = _plain
+    scale: Callable[[Any, Tensor], Tensor] = lambda config, logits: logits
     blocks: str = "layers"
     norm: str = "norm"
     drafts: bool = True
@@ -61,17 +49,12 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family(),
     "olmo3": Family(),
     "smollm3": Family(),
-    "granite": Family(_divided),
-    "cohere": Family(_multiplied),
+    "granite": Family(lambda config, logits: logits / config.logits_scaling),
+    "cohere": Family(lambda config, logits: logits * config.logit_scale),
     "gpt2": Family(blocks="h", norm="ln_f", drafts=False),
     "gpt_neox": Family(norm="final_layer_norm", drafts=False),
 }
 """``config.model_type`` → the model family. In all of them the final norm and `get_output_embeddings` read h_L."""
-
-ROW = (
-    "give descend.models.causal.FAMILIES a row: what it does to its head's output, where its blocks are, and its final "
-    "norm"
-)
 
 
 class LayeredCausalLM(LibraryModel):
@@ -89,7 +72,6 @@ class LayeredCausalLM(LibraryModel):
     """
 
     families = FAMILIES
-    row = ROW
     is_decoder = True
 
     def __init__(self, network: PreTrainedModel):

@@ -21,14 +21,12 @@ class DUSTConfig(UnrolledConfig):
         tied: One dictionary for all layers, or one for each (App. C.4), which also reads its layer.
         atoms: A, the size of the sparse code; a square number.
         layer: ``"alternating"``, the paper's eq. (75)-(76), or ``"proximal"``, one descent step of eq. (74). The
-            first is the default: see `DUST`. A configuration file without this setting is that of a proximal model.
+            first is the default: see `DUST`.
         l1: λ₁, the weight of sparsity.
         l2: λ₂, the weight of the attention energy. At 0 a layer has no attention. Any other value cancels in the
             attention step of an alternating layer.
         margin: c / ‖D‖² > ½, the inverse step of the gradient in units of the largest curvature.
         c: The inverse step as a constant, instead of ``margin``.
-        extra_readout: Whether a model with a dictionary for each layer has one more, which reads all layers. It is for
-            models that an earlier version saved: a configuration file without this setting has it.
 
     Raises:
         InputError: If ``layer`` is unknown, a weight is negative, or a step is not positive or too long.
@@ -47,7 +45,6 @@ class DUSTConfig(UnrolledConfig):
         l2: float = 1.0,
         margin: float = 1.01,
         c: float | None = None,
-        extra_readout: bool = False,
         **kwargs: Any,
     ):
         refuse(
@@ -65,13 +62,7 @@ class DUSTConfig(UnrolledConfig):
         self.l2 = l2
         self.margin = margin
         self.c = c
-        self.extra_readout = extra_readout
         super().__init__(depth=depth, patch_size=patch_size, tied=tied, **kwargs)
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Load a saved configuration, whose missing settings have the values from before they were settings."""
-        return super().from_dict({"layer": "proximal", "extra_readout": True} | config_dict, **kwargs)
 
 
 class DUST(UnrolledModel):
@@ -128,7 +119,7 @@ class DUST(UnrolledModel):
 
     def __init__(self, config: DUSTConfig):
         super().__init__(config)
-        copies = 1 if config.tied else config.depth + config.extra_readout
+        copies = 1 if config.tied else config.depth
         dictionary = dct_dictionary(config.patch_size, config.atoms)
         self.dictionary = nn.Parameter(dictionary.repeat(copies, 1, 1))
         self.tracked = config.layer == "proximal" and config.c is None
@@ -173,7 +164,7 @@ class DUST(UnrolledModel):
 
     def _dictionary_of(self, layer: int | None) -> Tensor:
         """The dictionary that reads h_l; for h_0, which is 0, that of layer 1."""
-        if layer is None or self.config.tied or self.config.extra_readout:
+        if layer is None or self.config.tied:
             return self.dictionary[-1]
         return self.dictionary[max(0, layer - 1)]
 
@@ -232,8 +223,7 @@ class DUST(UnrolledModel):
         noisy = self._sequences(inputs)
         energies = []
         for layer, (hidden, _) in enumerate(self._layers(noisy)):
-            dictionary = self.dictionary[0 if self.config.tied else max(0, layer - 1)]
-            energies.append(self.energy(hidden, noisy, dictionary).mean(1))
+            energies.append(self.energy(hidden, noisy, self._dictionary_of(layer)).mean(1))
         return torch.stack(energies)
 
     def energy(self, hidden: Tensor, noisy: Tensor, dictionary: Tensor) -> Tensor:

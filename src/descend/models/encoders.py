@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from descend.errors import InputError, refuse
+from descend.errors import refuse
 from descend.models.library import LOOKS, LibraryModel, check_family
 from descend.models.linear_readout import (
     DistilBertLinearConfig,
@@ -20,10 +20,6 @@ from descend.models.linear_readout import (
 
 Norm = Callable[[Tensor], Tensor]
 """A final norm, or the identity."""
-
-
-def _mask(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
-    return inputs.get("attention_mask")
 
 
 def last_token(config: Any, inputs: Mapping[str, Tensor]) -> Tensor | None:
@@ -91,7 +87,7 @@ class Family(NamedTuple):
     head: Head
     blocks: str
     longest: Callable[[Any], int] | None
-    looks: Callable[[Any, Mapping[str, Tensor]], Tensor | None] = _mask
+    looks: Callable[[Any, Mapping[str, Tensor]], Tensor | None] = lambda config, inputs: inputs.get("attention_mask")
     norm: str | None = None
     after_first: str | None = None
     token_head: Head = ()
@@ -153,11 +149,6 @@ FAMILIES: dict[str, Family] = {
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
 heads and blocks."""
 
-ROW = (
-    "give descend.models.encoders.FAMILIES a row: what of a hidden state its head looks at, the head, where its blocks "
-    "are, and its longest text"
-)
-
 
 def family_of(config: Any, families: Mapping[str, Family] = FAMILIES) -> Family:
     """The row of a configuration; a mean-pooled classifier's has the blocks, norm and longest text of its encoder.
@@ -168,7 +159,7 @@ def family_of(config: Any, families: Mapping[str, Family] = FAMILIES) -> Family:
     row = families[config.model_type]
     if not isinstance(config, MeanPooledConfig):
         return row
-    check_family(config.encoder, families, ROW)
+    check_family(config.encoder, families)
     encoder = families[config.encoder.model_type]
     longest = encoder.longest
     return row._replace(
@@ -190,7 +181,6 @@ class LayeredEncoder(LibraryModel):
     """
 
     families = FAMILIES
-    row = ROW
 
     task_class: ClassVar[str]
     """The end of the names of Transformers' classes with this head, such as ``ForSequenceClassification``."""
@@ -202,6 +192,7 @@ class LayeredEncoder(LibraryModel):
         super().__init__(network)
         config = self.library.base_model.config
         groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
+        able = [name for name, family in FAMILIES.items() if family.token_head]
         refuse(
             (
                 not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__),
@@ -212,6 +203,11 @@ class LayeredEncoder(LibraryModel):
                 any(count != 1 for count in groups.values()),
                 "expected an ALBERT whose layers all share one block, as in the published models; got "
                 f"{', '.join(f'{name} {count}' for name, count in groups.items())}.",
+            ),
+            (
+                not self.head,
+                f"model_type must be one of {', '.join(able)} for a model {self.task_class}; got "
+                f"{self.config.model_type!r}. Use descend.layered(model, ...).",
             ),
         )
 
@@ -286,15 +282,6 @@ class LayeredEncoder(LibraryModel):
 
 class LayeredTokenModel(LayeredEncoder):
     """The base of both: one head reads each token of every layer's output."""
-
-    def __init__(self, network: PreTrainedModel):
-        super().__init__(network)
-        if not self.head:
-            able = [name for name, family in FAMILIES.items() if family.token_head]
-            raise InputError(
-                f"model_type must be one of {', '.join(able)} for a model {self.task_class}; got "
-                f"{self.config.model_type!r}. Use descend.layered(model, ...)."
-            )
 
     def readout(self, hidden: Tensor, *, layer: int | None = None) -> Tensor:
         """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""

@@ -12,7 +12,7 @@ from descend.models.layered import LayeredModel
 from descend.models.library import PER_LAYER, LibraryModel, logits_of
 
 PER_LAYER_TENSORS = ("projection", "feedforward", "dictionary", "leading")
-"""Tensors of an untied UT or DUST with a row for each layer. A DUST's may have one more row, which reads all layers."""
+"""Tensors of an untied UT or DUST with a row for each layer."""
 
 
 def keep_first(model: LayeredModel, layers: int) -> None:
@@ -41,7 +41,7 @@ def keep_first(model: LayeredModel, layers: int) -> None:
         for name in PER_LAYER_TENSORS:
             tensor = getattr(model, name, None)
             if tensor is not None:
-                rows = tensor.detach()[[*range(layers), *range(depth, len(tensor))]].clone()
+                rows = tensor.detach()[:layers].clone()
                 setattr(model, name, nn.Parameter(rows) if isinstance(tensor, nn.Parameter) else rows)
     # Of a mean-pooled classifier it is the encoder's; in all others base model and model have the same.
     config: Any = model.saved.base_model.config

@@ -63,10 +63,8 @@ def layered(
         )
     if not 0 <= first_layer < depth:
         raise InputError(f"first_layer must be 0 to depth - 1 = {depth - 1}; got {first_layer}.")
-    if isinstance(readout, str | nn.Module):
+    if isinstance(readout, nn.Module) or not callable(readout):
         readout = _dotted_name(module, readout, "readout")
-    elif not callable(readout):
-        raise InputError(f"readout must be a submodule, its dotted name or a function; got {type(readout).__name__}.")
     if embeddings is None:
         getter = getattr(module, "get_input_embeddings", None)
         embeddings = getter() if callable(getter) else None
@@ -254,22 +252,14 @@ def _shapes(block: nn.Module) -> tuple[type, list[torch.Size]]:
 def _dotted_name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
     """The dotted name of a submodule, given as its name or itself."""
     modules = {name: inner for name, inner in module.named_modules(remove_duplicate=False) if name}
-    if isinstance(part, str):
-        if part not in modules:
-            near = ", ".join(name for name in modules if "." not in name) or "none"
-            raise InputError(
-                f"{argument} must be the dotted name of a submodule of {type(module).__name__}; got {part!r}. Its "
-                f"direct submodules are {near}."
-            )
-        return part
-    if not isinstance(part, nn.Module):
-        raise InputError(f"{argument} must be a submodule or its dotted name; got {type(part).__name__}.")
     for name, inner in modules.items():
-        if inner is part:
+        if name == part or inner is part:
             return name
+    near = ", ".join(name for name in modules if "." not in name) or "none"
+    given = repr(part) if isinstance(part, str) else f"a {type(part).__name__} that is not inside it"
     raise InputError(
-        f"{argument} must be part of {type(module).__name__}, the module that is trained and saved; got a "
-        f"{type(part).__name__} that is not inside it. Assign it to an attribute of the module."
+        f"{argument} must be a submodule of {type(module).__name__}, the module that is trained and saved, or its "
+        f"dotted name; got {given}. Its direct submodules are {near}."
     )
 
 

@@ -32,8 +32,6 @@ FAMILIES: dict[str, Family] = {
 }
 """``config.model_type`` → the model family, as `descend.models.encoders.FAMILIES` for texts."""
 
-ROW = "give descend.models.images.FAMILIES a row: what of a hidden state its head reads, the head, where its blocks are"
-
 
 class LayeredImageClassifier(LayeredClassifier):
     """A Hugging Face image classifier whose every layer's output is read by the classifier's final norm and head.
@@ -50,7 +48,6 @@ class LayeredImageClassifier(LayeredClassifier):
     """
 
     families = FAMILIES
-    row = ROW
     task_class = "ForImageClassification"
     main_input_name = "pixel_values"
 

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from descend.errors import InputError, refuse
 from descend.models.layered import PLACES
 from descend.models.modules import WrappedModel, close, cuda_devices, evaluating
-from descend.models.own_exits import EXITS, MARK, attach, detach, key_of, load_saved
+from descend.models.own_exits import EXITS, MARK, TRANSLATOR, key_of, load_saved
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
 """Packages whose models are known to compute backbone, then head, then cross-entropy."""
@@ -31,58 +31,38 @@ PER_LAYER = ("layer_types", "no_rope_layers")
 (every family has that name, some as an alias) and the first K entries of these."""
 
 
-def unreadable(config: Any) -> str | None:
-    """Why the layers of a Hugging Face model can't be read by its head, by its configuration; None if nothing is known.
-
-    A family without such a reason may still lack a row in a table.
-    """
-    if getattr(config, "is_encoder_decoder", False):
-        return "it has an encoder and a decoder, whose layers form no chain from one input embedding to one head"
-    if getattr(getattr(config, "text_config", config), "hidden_size_per_layer_input", 0):
-        return (
-            "every block reads an embedding of its own beside the hidden states, which noise on the input can't reach"
-        )
-    if getattr(config, "output_router_logits", False):
-        return (
-            "its own loss has a term that balances the experts, which layers do not have. To train without it set "
-            "config.output_router_logits = False, or for DescentSFTTrainer router_aux_loss_coef=0"
-        )
-    if config.model_type == "funnel":
-        return "its blocks shorten the text, so one head can't read every layer"
-    return None
-
-
-def check_family(config: Any, families: Mapping[str, Any], how: str) -> None:
-    """Raise an error if a table of families has no row for a configuration, or its layers can't be read.
+def check_family(config: Any, families: Mapping[str, Any]) -> None:
+    """Raise an error if the layers of a Hugging Face model can't be read by its head, or no row says how.
 
     Args:
         config: The model's configuration.
         families: ``config.model_type`` → the model family.
-        how: What a row of the table holds, for the message.
     """
-    kind, reason = config.model_type, unreadable(config)
+    kind = config.model_type
+    unreadable = {
+        "it has an encoder and a decoder, whose layers form no chain from one input embedding to one head": getattr(
+            config, "is_encoder_decoder", False
+        ),
+        "every block reads an embedding of its own beside the hidden states, which noise on the input can't reach": (
+            getattr(getattr(config, "text_config", config), "hidden_size_per_layer_input", 0)
+        ),
+        "its own loss has a term that balances the experts, which layers do not have. To train without it set "
+        "config.output_router_logits = False, or for DescentSFTTrainer router_aux_loss_coef=0": getattr(
+            config, "output_router_logits", False
+        ),
+        "its blocks shorten the text, so one head can't read every layer": kind == "funnel",
+    }
     refuse(
-        (reason is not None, f"the layers of {kind!r} can't be read by its head: {reason}."),
+        *(
+            (bool(broken), f"the layers of {kind!r} can't be read by its head: {why}.")
+            for why, broken in unreadable.items()
+        ),
         (
             kind not in families,
-            f"model_type must be one of {', '.join(families)}; got {kind!r}. To add a family, {how}; or use "
-            "descend.layered(model, ...).",
+            f"model_type must be one of {', '.join(families)}; got {kind!r}. To add a family, give its table FAMILIES "
+            "a row; or use descend.layered(model, ...).",
         ),
     )
-
-
-@contextmanager
-def without_norm(config: Any) -> Iterator[None]:
-    """Make the last of ``output_hidden_states`` h_L, before the final norm, inside the ``with`` block."""
-    before = getattr(config, "tie_last_hidden_states", None)
-    config.tie_last_hidden_states = False
-    try:
-        yield
-    finally:
-        if before is None:  # not in a saved configuration
-            del config.tie_last_hidden_states
-        else:
-            config.tie_last_hidden_states = before
 
 
 def logits_of(outputs: Any) -> Tensor | None:
@@ -110,9 +90,6 @@ class LibraryModel(WrappedModel):
     families: ClassVar[Mapping[str, Any]]
     """The table of families: ``config.model_type`` → the names of the family's parts."""
 
-    row: ClassVar[str]
-    """What a row of the table holds, for an error."""
-
     def __init__(self, network: PreTrainedModel):
         super().__init__(network)
         if getattr(getattr(network, "active_peft_config", None), "is_prompt_learning", False):
@@ -120,7 +97,7 @@ class LibraryModel(WrappedModel):
                 "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
                 "can't be read by the head alone."
             )
-        check_family(self.config, self.families, self.row)
+        check_family(self.config, self.families)
         self.family = self.find_family()
         if getattr(self.config, MARK, False) and self.own_exits is None:
             self.give_own_exits()
@@ -166,8 +143,14 @@ class LibraryModel(WrappedModel):
         given = {name: value for name, value in inputs.items() if name not in (LOOKS, PLACES)}
         if self.is_decoder:
             given["use_cache"] = False
-        with nullcontext() if self.family.norm is None else without_norm(base.config):
+        if self.family.norm is None:
             return base(**given, output_hidden_states=True).hidden_states
+        # The last of them is then h_L, before the final norm. A saved configuration has no such entry.
+        base.config.tie_last_hidden_states = False
+        try:
+            return base(**given, output_hidden_states=True).hidden_states
+        finally:
+            del base.config.tie_last_hidden_states
 
     # --- the readout, and own exits
 
@@ -182,7 +165,7 @@ class LibraryModel(WrappedModel):
         """The dotted names of the modules that an own exit has a copy of."""
 
     translates: ClassVar[bool] = False
-    """Whether an own exit has a square matrix besides, because the head is too wide to copy."""
+    """Whether an own exit has a square matrix besides, at first the identity, because the head is too wide to copy."""
 
     def give_own_exits(self) -> None:
         """Give every inner layer an own readout, a copy of the last one's, unless it has one.
@@ -195,9 +178,19 @@ class LibraryModel(WrappedModel):
                 "own exits would not be saved beside adapters, which are saved alone. Train the whole model, or choose "
                 "shared exits."
             )
-        if self.own_exits is None:
-            parts = {name: self.library.get_submodule(name) for name in self.copied}
-            attach(self.library, self.depth, parts, self.config.hidden_size if self.translates else None)
+        if self.own_exits is not None:
+            return
+        network, exits = self.library, nn.ModuleList()
+        for _ in range(self.depth):
+            parts = {key_of(name): deepcopy(network.get_submodule(name)) for name in self.copied}
+            if self.translates:
+                like, width = next(iter(network.parameters())), self.config.hidden_size
+                matrix = nn.Linear(width, width, bias=False, dtype=like.dtype, device=like.device)
+                nn.init.eye_(matrix.weight)
+                parts[TRANSLATOR] = matrix
+            exits.append(nn.ModuleDict(parts))
+        setattr(network, EXITS, exits.requires_grad_().train(network.training))
+        setattr(network.config, MARK, True)
 
     def keep_exits(self, layers: int) -> None:
         """Make the own exit of layer K the model's readout, and keep those of the layers before it."""
@@ -208,7 +201,8 @@ class LibraryModel(WrappedModel):
     def share_readout(self) -> None:
         """Take own exits away: all layers are read as the last one is."""
         if self.own_exits is not None:
-            detach(self.library)
+            delattr(self.library, EXITS)
+            delattr(self.config, MARK)
 
     def adopt(self, exit: nn.ModuleDict) -> None:
         """Put the parts of an own exit in the place of the model's."""

@@ -52,8 +52,7 @@ def check_savable(module: nn.Module, tokenizer: Any = None) -> None:
     """
     parts = {"tokenizer": tokenizer}
     if isinstance(module, PreTrainedModel):
-        generates = module.can_generate()
-        parts |= {"config": module.config, "generation_config": module.generation_config if generates else None}
+        parts |= {"config": module.config, "generation_config": getattr(module, "generation_config", None)}
     with TemporaryDirectory() as folder:
         for name, part in parts.items():
             try:
@@ -69,12 +68,11 @@ def check_savable(module: nn.Module, tokenizer: Any = None) -> None:
 
 def tied_names(module: nn.Module) -> set[str]:
     """The names in a state dict of tensors that an earlier name in it already has."""
-    names: dict[int, str] = {}
-    tied = set()
-    for name, value in module.state_dict(keep_vars=True).items():
-        if names.setdefault(id(value), name) != name:
-            tied.add(name)
-    return tied
+    tensors = module.state_dict(keep_vars=True)
+    first: dict[int, str] = {}
+    for name, value in tensors.items():
+        first.setdefault(id(value), name)
+    return {*tensors} - {*first.values()}
 
 
 @contextmanager

@@ -5,14 +5,12 @@ They are a submodule of the Transformers model, ``exits``, with one dictionary o
 weights: the model in such a folder is the whole one with the readout of its last layer.
 """
 
-from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.utils import cached_file
 
 from descend.errors import InputError
@@ -48,34 +46,6 @@ def heard(hidden: Tensor, weight: float | Tensor) -> Tensor:
     return hidden.detach()
 
 
-def attach(network: Any, depth: int, readout: Mapping[str, nn.Module], width: int | None = None) -> None:
-    """Give a Transformers model own exits, copies of its readout, and note it in its configuration.
-
-    Args:
-        network: The model, without adapters.
-        depth: L.
-        readout: The parts of the model's readout by their dotted names.
-        width: H, for a square matrix that starts as the identity; None for none.
-    """
-    exits = nn.ModuleList()
-    for _ in range(depth):
-        parts = {key_of(name): deepcopy(module) for name, module in readout.items()}
-        if width is not None:
-            like = next(iter(network.parameters()))
-            matrix = nn.Linear(width, width, bias=False, dtype=like.dtype, device=like.device)
-            nn.init.eye_(matrix.weight)
-            parts[TRANSLATOR] = matrix
-        exits.append(nn.ModuleDict(parts))
-    setattr(network, EXITS, exits.requires_grad_().train(network.training))
-    setattr(network.config, MARK, True)
-
-
-def detach(network: Any) -> None:
-    """Take own exits and the note of them away."""
-    delattr(network, EXITS)
-    delattr(network.config, MARK)
-
-
 def key_of(name: str) -> str:
     """The key of a readout's part in an own exit, of its dotted name in the model."""
     return name.replace(".", "_")
@@ -93,9 +63,8 @@ def load_saved(network: Any) -> None:
         place = cached_file(source, "config.json", revision=getattr(network.config, "_commit_hash", None))
         for file in Path(place).parent.glob("*.safetensors"):  # type: ignore[arg-type]
             with safe_open(file, "pt") as content:
-                for name in content.keys():  # noqa: SIM118 - no mapping
-                    if name.startswith(f"{EXITS}."):
-                        weights[name.removeprefix(f"{EXITS}.")] = content.get_tensor(name)
+                names = [name for name in content.keys() if name.startswith(f"{EXITS}.")]  # noqa: SIM118 - no mapping
+                weights |= {name.removeprefix(f"{EXITS}."): content.get_tensor(name) for name in names}
         getattr(network, EXITS).load_state_dict(weights)
     except (OSError, RuntimeError) as error:
         raise InputError(

@@ -320,16 +320,13 @@ def _processing_of_dino(patch: int) -> dict[str, Any]:
 
 def patchify(frames: Tensor, side: int) -> Tensor:
     """Cut square frames (…, height, width) into patches (…, N, side²), in row-major order."""
-    count = frames.shape[-1] // side
-    tiles = frames.unflatten(-1, (count, side)).unflatten(-3, (count, side))  # row, y, column, x
-    return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+    return F.pixel_unshuffle(frames.unsqueeze(-3), side).flatten(-2).mT
 
 
 def unpatchify(patches: Tensor) -> Tensor:
     """Put square patches (…, N, P) together to square frames: the inverse of `patchify`."""
     count, side = isqrt(patches.shape[-2]), isqrt(patches.shape[-1])
-    tiles = patches.unflatten(-1, (side, side)).unflatten(-3, (count, count))  # row, column, y, x
-    return tiles.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+    return F.pixel_shuffle(patches.mT.unflatten(-1, (count, count)), side).squeeze(-3)
 
 
 # Let Transformers' Auto classes load a saved folder.

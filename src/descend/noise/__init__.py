@@ -2,6 +2,6 @@
 
 from descend.noise.base import GaussianNoise, Noise
 from descend.noise.draws import SampleDraws
-from descend.noise.kinds import Corruption, LaplaceNoise, TokenDropout, UniformNoise
+from descend.noise.kinds import LaplaceNoise, TokenDropout, UniformNoise
 
-__all__ = ["Corruption", "GaussianNoise", "LaplaceNoise", "Noise", "SampleDraws", "TokenDropout", "UniformNoise"]
+__all__ = ["GaussianNoise", "LaplaceNoise", "Noise", "SampleDraws", "TokenDropout", "UniformNoise"]

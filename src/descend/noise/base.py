@@ -23,7 +23,7 @@ class Noise:
     all models and levels see the same draw, in any batch, see `SampleDraws`.
 
     A subclass defines `draw`, a draw that does not depend on the level, so that it is made once for all levels, and if
-    it is not additive `applied`. One whose draws depend on the level or on x defines `corrupt` instead.
+    it is not additive `applied`. It may have parameters of its own, which `at` keeps.
 
     Args:
         level: γ ≥ 0.
@@ -39,6 +39,8 @@ class Noise:
     def __init__(self, level: float, sigma: float | None = None, seed: int = 0, noise_is: str = "std"):
         check_noise_is(noise_is)
         self.noise_is = noise_is
+        self.origin = object()
+        """What noises that `at` made of one another share, and with it their samples' draws."""
         self._set(level, sigma, seed)
 
     def _set(self, level: float, sigma: float | None, seed: int) -> None:
@@ -56,11 +58,6 @@ class Noise:
     def std(self, sigma: Number) -> Number:
         """The noise's standard deviation at this level for σ_x, a number or a tensor: see `noise_std`."""
         return noise_std(self.level, sigma, self.noise_is)
-
-    @property
-    def draws_by_level(self) -> bool:
-        """Whether draws depend on the level or on x: the class defines `corrupt` itself."""
-        return type(self).corrupt is not Noise.corrupt
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A draw for x of the shape, type and device of ``like``."""

@@ -1,6 +1,6 @@
 """Draws that belong to the samples of a data set: all models and all levels of noise meet the same ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +22,7 @@ class SampleDraws:
 
     def __init__(self, indices: Sequence[int]):
         self.indices = indices
-        self._batches: dict[tuple[type, int, torch.Size, torch.device], Tensor] = {}
+        self._batches: dict[tuple[object, int, torch.Size, torch.device], Tensor] = {}
 
     def __len__(self) -> int:
         """B, the number of samples in the batch."""
@@ -46,46 +46,28 @@ class SampleDraws:
                 f"noise that belongs to samples needs a row of x for each of {len(self)} samples; got the "
                 f"shape {tuple(clean.shape)}. The output of the input embedding must be (B, …)."
             )
-        std = noise.std(noise.sigma)
-        if not noise.draws_by_level:
-            return noise.applied(clean.float(), self.tensor(noise, clean, keep), std).to(clean)
-        rows = clean.float().cpu()
-        return self._by_sample(lambda x, draws: noise.corrupt(x, std, draws), noise.seed, rows, keep).to(clean)
+        return noise.applied(clean.float(), self.tensor(noise, clean, keep), noise.std(noise.sigma)).to(clean)
 
     def tensor(self, noise: "Noise", clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, …) of `Noise.draw` in single precision on the device of x, with 0 at padding.
 
-        Its arguments are those of `corrupted`; of the noise its class and its seed count, not its level.
+        Its arguments are those of `corrupted`. Noises that `Noise.at` made of one another share the draws. They are
+        made on the CPU and without the sample's padding, so that they depend on neither.
         """
-        key = type(noise), noise.seed, clean.shape, clean.device
+        key = noise.origin, noise.seed, clean.shape, clean.device
         if key not in self._batches:
             like = torch.empty(()).expand(clean.shape)  # x's shape on the CPU, without memory for it
-            batch = self._by_sample(noise.draw, noise.seed, like, keep)
+            places = None if keep is None else keep.cpu()
+            rows = []
+            for row, index in enumerate(self.indices):
+                generator = torch.Generator("cpu").manual_seed(of_sample(noise.seed, int(index)))
+                if places is None:
+                    rows.append(noise.draw(like[row], generator))
+                    continue
+                drawn = noise.draw(like[row, places[row]], generator)
+                rows.append(drawn.new_zeros(clean.shape[1], *drawn.shape[1:]).index_put((places[row],), drawn))
+            batch = torch.stack(rows)
             if clean.device.type == "cuda":
                 batch = batch.pin_memory()
             self._batches[key] = batch.to(clean.device, non_blocking=True)
         return self._batches[key]
-
-    def _by_sample(
-        self, function: Callable[[Tensor, torch.Generator], Tensor], seed: int, clean: Tensor, keep: Tensor | None
-    ) -> Tensor:
-        """The result of a random function for each sample, (B, …), with 0 at padding.
-
-        It is called on the CPU and without the sample's padding, so that its draws depend on neither.
-
-        Args:
-            function: Takes the rows of x that noise goes to, (…, H), and the sample's generator.
-            seed: The noise's seed.
-            clean: x, (B, …, H), on the CPU.
-            keep: Where noise goes, bool (B, T); None for everywhere.
-        """
-        places = None if keep is None else keep.cpu()
-        results = []
-        for row, index in enumerate(self.indices):
-            generator = torch.Generator("cpu").manual_seed(of_sample(seed, int(index)))
-            if places is None:
-                results.append(function(clean[row], generator))
-                continue
-            result = function(clean[row, places[row]], generator)
-            results.append(result.new_zeros(clean.shape[1], *result.shape[1:]).index_put((places[row],), result))
-        return torch.stack(results)

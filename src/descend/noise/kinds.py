@@ -1,7 +1,6 @@
-"""Other kinds of noise: uniform, Laplace, token dropout, and a function of the user's own."""
+"""Other kinds of noise: uniform, Laplace and token dropout."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -53,35 +52,3 @@ class TokenDropout(Noise):
     def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
         """x with some tokens at 0."""
         return clean * (drawn >= self.level)[..., None]
-
-
-class Corruption(Noise):
-    """A user-defined corruption, x̃ = function(x, std, generator).
-
-    Args:
-        function: Takes a tensor (…, H), the standard deviation of `std` and a generator on the tensor's device, and
-            returns a tensor of the same shape. It must draw from that generator alone. At the level 0 it is not called.
-        level, sigma, seed, noise_is: As in `Noise`.
-    """
-
-    def __init__(
-        self,
-        function: Callable[[Tensor, Tensor | float, torch.Generator], Tensor],
-        level: float,
-        sigma: float | None = None,
-        seed: int = 0,
-        noise_is: str = "std",
-    ):
-        super().__init__(level, sigma, seed, noise_is)
-        self.function = function
-
-    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """The function's result.
-
-        Raises:
-            InputError: If the result's shape is not that of x.
-        """
-        noisy = self.function(clean, std, generator)
-        if noisy.shape != clean.shape:
-            raise InputError(f"a corruption must keep the shape {tuple(clean.shape)}; got {tuple(noisy.shape)}.")
-        return noisy

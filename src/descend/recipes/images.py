@@ -11,7 +11,7 @@ from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from descend.errors import InputError
 from descend.models.first_layers import keep_first
-from descend.models.images import FAMILIES, ROW, LayeredImageClassifier, resized
+from descend.models.images import FAMILIES, LayeredImageClassifier, resized
 from descend.models.library import check_family
 from descend.recipes.base import (
     Data,
@@ -53,7 +53,7 @@ class ImageRecipe(ImageSettings, Recipe):
             InputError: If the model is of another kind, has fewer blocks, or can't take images of this size.
         """
         config = config_of(self.model)
-        check_family(config, FAMILIES, ROW)
+        check_family(config, FAMILIES)
         patch, own = config.patch_size, config.image_size
         if config.num_channels != 3 or not isinstance(patch, int) or not isinstance(own, int):
             raise InputError(

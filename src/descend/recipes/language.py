@@ -22,7 +22,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from descend.errors import InputError, reason
 from descend.models import LayeredCausalLM
-from descend.models.causal import FAMILIES, ROW
+from descend.models.causal import FAMILIES
 from descend.models.first_layers import keep_first
 from descend.models.library import check_family
 from descend.recipes.base import (
@@ -78,7 +78,7 @@ class LanguageRecipe(LanguageSettings, Recipe):
     def _config(self) -> PreTrainedConfig:
         """The configuration of the pretrained model, which takes texts as long as they may be."""
         config = config_of(self.model)
-        check_family(config, FAMILIES, ROW)
+        check_family(config, FAMILIES)
         if self.max_length > config.max_position_embeddings:
             raise InputError(
                 f"{self.model} takes texts of at most {config.max_position_embeddings} tokens; got --max-length "

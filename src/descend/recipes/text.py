@@ -29,7 +29,7 @@ from descend.models import (
     RobertaLinearConfig,
     TextUTConfig,
 )
-from descend.models.encoders import FAMILIES, ROW, family_of
+from descend.models.encoders import FAMILIES, family_of
 from descend.models.first_layers import keep_first
 from descend.models.library import check_family
 from descend.models.linear_readout import with_linear_readout
@@ -265,7 +265,7 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         if recipe.dataset is None:
             recipe = replace(recipe, dataset="imdb" if self.source is None else kind_of(Path(recipe.data)))
         config = config_of(self.model)
-        check_family(config, FAMILIES, ROW)
+        check_family(config, FAMILIES)
         pooling = self.pooling or _pooling_of(config) or "mean"
         layers = kept_layers(self, config)
         recipe = replace(recipe, model=absolute_or_name(self.model), keep_layers=layers, pooling=pooling)

@@ -129,16 +129,14 @@ def _exits(group: Group) -> list[Chart]:
         exits = next((run.summary.exit for run in arm.runs if run.summary.exit), None)
         if exits is None:
             continue
-        for kind, line in (("confidence", "-"), ("patience", ":")):
-            points = sorted(getattr(exits, kind), key=lambda point: point.layers)
-            x, y = [point.layers for point in points], [point.value for point in points]
-            series.append(Series(f"{arm.label}, {kind}", x, y, arm.style.light, ".", line))
+        points = sorted(exits.confidence, key=lambda point: point.layers)
+        x, y = [point.layers for point in points], [point.value for point in points]
+        series.append(Series(arm.label, x, y, arm.style.light, "."))
         ends = [exits.chosen.layers, exits.depth], [exits.chosen.value, exits.full]
         series.append(Series("", *ends, arm.style.light, arm.style.marker, "", size=9))
     words = (
-        f"{group.metric} left where a sample stops at the first layer that is sure enough (solid) or whose answer has "
-        "stayed the same for some layers (dotted), on clean inputs. Large marks: the threshold chosen on validation "
-        "data, and full depth."
+        f"{group.metric} left where a sample stops at the first layer that is sure enough, on clean inputs. Large "
+        "marks: the threshold chosen on validation data, and full depth."
     )
     return [chart("Early exits", words, ("layers used, on average", group.metric), series)] if series else []
 

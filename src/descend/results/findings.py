@@ -222,7 +222,7 @@ class Latency(Part):
 
 
 class ExitPoint(Part):
-    """The metric's ``value`` and the mean number of ``layers`` used, by one rule for exits.
+    """The metric's ``value`` and the mean number of ``layers`` used, at one threshold.
 
     In the file the value's key is the name of the summary's metric.
     """
@@ -230,7 +230,6 @@ class ExitPoint(Part):
     layers: Number
     value: Number
     threshold: float | None = None
-    patience: int | None = None
 
 
 class ChosenExit(ExitPoint):
@@ -287,7 +286,7 @@ class Guarantee(Part):
 
 
 class Exits(Part):
-    """Early exits: the metric at ``full`` depth, and the curves by confidence threshold and by patience.
+    """Early exits: the metric at ``full`` depth, and the curve by confidence threshold.
 
     With a ``guarantee`` its threshold is the one chosen.
     """
@@ -295,7 +294,6 @@ class Exits(Part):
     full: Number
     depth: int
     confidence: list[ExitPoint]
-    patience: list[ExitPoint]
     chosen: ChosenExit
     guarantee: Guarantee | None = None
 

@@ -314,4 +314,5 @@ class _ShowProgress(ProgressCallback):
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         shown = {name: logs[name] for name in ("loss", "eval_loss", "eval_violation") if name in (logs or {})}
         if self.training_bar is not None and shown:
-            self.training_bar.set_postfix({name: f"{value:.3f}" for name, value in shown.items()})
+            values = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
+            self.training_bar.set_postfix_str(values, refresh=False)
