@@ -12,7 +12,7 @@ from tests.support.cases import slow_but
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import layers
 
-TEXT = ["distilbert", "roberta", "descend-text-ut", "modernbert", "llama"]
+TEXT = ["bert, own exits", "roberta", "descend-text-ut", "modernbert", "llama"]
 WEIGHTS = (0.0, 0.5, 0.0, 1.0)
 SIZES = {"hidden_size": 48, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 32, "patch_size": 4}
 VIDEO = {
@@ -42,7 +42,11 @@ def made(name, noise=None):
         model = VIDEO[name]()
         return Objective(model, VideoDenoising(), noise).eval(), [windows(getattr(model.config, "frame_patch", 16))] * 6
     batches = [texts(9), texts(9, left=True), texts(11), texts(12), texts(9), texts(14)]
-    return Objective(network(name), None, noise).eval(), batches
+    name, _, exits = name.partition(", ")
+    model = Objective(network(name), None, noise).eval()
+    if exits:
+        model.model.give_own_exits()
+    return model, batches
 
 
 def outcome(model, weights, batch):
@@ -144,14 +148,13 @@ def test_weights_and_noise_do_not_compile_anew(fresh, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["constrained", "erm"])
-def test_a_compiled_run_is_an_eager_one(fresh, tmp_path, method):
+def test_a_compiled_run_is_an_eager_one(fresh, tmp_path):
     data = [{"patches": row} for row in windows()["patches"]] * 8
     losses = {}
     for backend in (None, "aot_eager"):
         compiled = {"torch_compile": True, "torch_compile_backend": backend} if backend else {}
         args = DescentConfig(
-            str(tmp_path / str(backend)), method=method, alpha="0.9", dual_warmup_steps=2, max_steps=8,
+            str(tmp_path / str(backend)), alpha="0.9", dual_warmup_steps=2, max_steps=8,
             per_device_train_batch_size=4, learning_rate=1e-3, **QUIET, **compiled,
         )  # fmt: skip
         trainer = DescentTrainer(

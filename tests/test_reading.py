@@ -5,7 +5,6 @@
 
 import json
 import os
-import random
 import struct
 import zlib
 from contextlib import contextmanager
@@ -15,25 +14,26 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save_file
 
 from descend import reading
 from descend.errors import InputError
 from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text
-from descend.report import write_completions
-from descend.report.runs import multiplier_history
+from descend.report import RunView, write_completions
 from descend.report.samples import Frames
-from descend.results import Record, Summary, parse
 from descend.run.completing import _prompts
 from descend.run.loading import read_dual
 from descend.tasks.text import read_imdb, read_instructions, read_mnli
 from descend.tasks.video import Clip, find_clips
+from tests.support.cases import slow_but
+from tests.support.pages import fake_run
 from tests.support.sources import imdb, mnli, write_frames, write_video
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-brief = settings(quick, max_examples=25)
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
 trees = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
@@ -60,14 +60,17 @@ def little_memory():
     assert memory("VmHWM") - before < 50
 
 
-# --- JSON and text
+# --- whatever a file holds
 
 
-rows = st.lists(
-    st.dictionaries(st.sampled_from(["instruction", "input", "output", "dataset"]), trees)
-    | st.fixed_dictionaries({"sentence1": leaves, "sentence2": leaves, "gold_label": st.sampled_from(["neutral", 3])})
-)
-contents = st.binary() | st.text().map(str.encode) | (trees | rows).map(lambda tree: json.dumps(tree).encode())
+def frames_file(**arrays) -> bytes:
+    content = BytesIO()
+    whole = {"clean": np.zeros((1, 4, 4), np.uint8), "noisy": np.zeros((2, 1, 4, 4), np.uint8)}
+    whole |= {"reconstruction": np.zeros((2, 3, 1, 4, 4), np.uint8), "noise": np.array([0.0, 1.0])}
+    np.savez_compressed(content, **(whole | arrays))
+    return content.getvalue()
+
+
 READERS = {
     "a.json": (read_json, read_text, read_instructions, lambda file: list(_prompts(file))),
     "b.json": (lambda file: write_completions([file, file], file.with_name("page.html")),),
@@ -75,28 +78,88 @@ READERS = {
     "mnli/train.tsv": (lambda file: read_mnli(file.parent),),
     "pairs/multinli_1.0_train.jsonl": (lambda file: read_mnli(file.parent),),
     "imdb/train/pos/0_1.txt": (lambda file: read_imdb(file.parents[2]),),
+    **{f"run/{name}": (lambda file: RunView.read(file.parent),) for name in ("summary.json", "records.jsonl")},
+    "run/frames.npz": (Frames.load,),
+    "dual.safetensors": (lambda file: read_dual(file, 2),),
+    **{
+        f"{kind}/1.{kind}": (lambda file: [list(clip.frames()) for clip in find_clips(file.parent, None)],)
+        for kind in ("avi", "mp4", "jpg", "png", "tif")
+    },
 }
+"""A file that can be read → its readers."""
+
+QUICKEST = ("run/", "dual", "avi/", "png/")
+
+RECORD = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 0}
 
 
-@pytest.mark.slow
-@quick
-@given(contents)
-def test_whatever_a_file_holds_its_reader_refuses_it_in_words_or_reads_it(tmp_path, content):
-    if not (tmp_path / "imdb").exists():
-        imdb(tmp_path / "imdb")
-        mnli(tmp_path / "mnli")
-        mnli(tmp_path / "pairs", "jsonl")
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    root = tmp_path_factory.mktemp("files")
+    for name in ("a.json", "b.json", "a.jsonl"):
+        (root / name).write_text(json.dumps({"instruction": "a", "output": "b", "dataset": "c", "generator": "d"}))
+    mnli(root / "mnli")
+    mnli(root / "pairs", "jsonl")
+    imdb(root / "imdb")
+    fake_run(root / "run", "constrained", frames=False)
+    (root / "run" / "records.jsonl").write_text(json.dumps(RECORD) + "\n")
+    (root / "run" / "frames.npz").write_bytes(frames_file())
+    dual = {"multipliers": (2,), "slack": (2,), "cap_multiplier": (), "sigma": ()}
+    save_file({name: torch.zeros(shape) for name, shape in dual.items()}, root / "dual.safetensors")
+    for kind in ("avi", "mp4"):
+        write_video(root / kind / f"1.{kind}", 3)
+    for kind in ("jpg", "png", "tif"):
+        write_frames(root / kind, suffix=f".{kind}")
     for name, readers in READERS.items():
-        (tmp_path / name).write_bytes(content)
-        for read in readers:
-            refused_or(read, tmp_path / name)
+        assert all(read(root / name) for read in readers), name
+    return root
+
+
+rows = st.lists(
+    st.dictionaries(st.sampled_from(["instruction", "input", "output", "dataset"]), trees)
+    | st.fixed_dictionaries({"sentence1": leaves, "sentence2": leaves, "gold_label": st.sampled_from(["neutral", 3])})
+)
+contents = st.binary() | st.text().map(str.encode) | (trees | rows).map(lambda tree: json.dumps(tree).encode())
+
+
+def damaged(whole):
+    """A file with other bytes at some places, and perhaps cut off."""
+
+    def changed(changes, end):
+        content = bytearray(whole)
+        for place, byte in changes.items():
+            content[place] = byte
+        return bytes(content[:end])
+
+    places = st.integers(0, len(whole) - 1)
+    return st.builds(changed, st.dictionaries(places, st.integers(0, 255), max_size=30), st.none() | places)
+
+
+def edited(whole):
+    """A JSON object with other values."""
+    entries = json.loads(whole)
+    names = st.sampled_from([*entries, "ratios", "probe", "settled_layer"])
+    return st.dictionaries(names, trees).map(lambda more: json.dumps(entries | more).encode())
 
 
 @quick
-@given(trees)
-def test_json_is_read_as_it_was_written(tmp_path, tree):
-    (tmp_path / "a.json").write_text(json.dumps(tree))
-    assert json.dumps(read_json(tmp_path / "a.json")) == json.dumps(tree)
+@given(data=st.data())
+@pytest.mark.parametrize("name", slow_but([name for name in READERS if name.startswith(QUICKEST)], READERS))
+def test_whatever_a_file_holds_its_reader_refuses_it_in_words_or_reads_it(files, name, data):
+    file = files / name
+    whole = file.read_bytes()
+    content = contents | damaged(whole)
+    if name in ("run/summary.json", "run/records.jsonl"):
+        content |= edited(whole)
+    file.write_bytes(data.draw(content))
+    try:
+        for read in READERS[name]:
+            refused_or(read, file)
+    finally:
+        file.write_bytes(whole)
+
+
+# --- JSON and text
 
 
 @pytest.mark.parametrize(
@@ -147,63 +210,7 @@ def test_instructions_are_read_as_they_were_written(tmp_path, rows):
         ]
 
 
-# --- the files of a run
-
-SUMMARY = {
-    **{"recipe": "text-ut", "method": "constrained", "seed": 0, "model": "UT-2", "dataset": "d", "metric": "accuracy"},
-    **{"higher_is_better": True, "noise": [0.0, 1.0], "values": [0.9, 0.8], "mean": 0.85, "train_noise": 1.0},
-    **{"layer_losses": {"0.0": [1, 0.9, 0.8], "1.0": [1, 0.9, 0.8]}, "limits": [None, 0.9, 0.9], "violations": [0, 0]},
-    **{"feasible": True, "layers_needed": {"noise": 1.0, "within": {}}},
-    **{
-        "alpha": [0.1, 0.1],
-        "seconds": 3.0,
-        "settings": {"a": 1},
-        "auc": 0.8,
-        "exit": None,
-        "speculation": None,
-        "note": "",
-    },
-}
-
-
-RECORD = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 0}
-
-
-def history(row):
-    return multiplier_history([parse(Record, row, "records.jsonl", "Remove it.")], depth=2)
-
-
-def summary(entries):
-    return parse(Summary, entries, "summary.json", "Remove it.").depth
-
-
-@quick
-@given(data=st.data())
-@pytest.mark.parametrize(("read", "whole", "value"), [(history, RECORD, {1: {1: 0.0}}), (summary, SUMMARY, 2)])
-def test_no_record_and_no_summary_gets_past(data, read, whole, value):
-    assert read(whole) == value
-    names = st.sampled_from([*whole, "ratios", "probe"])
-    refused_or(read, whole | data.draw(st.dictionaries(names, trees)))
-
-
-def frames_file(**arrays) -> bytes:
-    content = BytesIO()
-    whole = {"clean": np.zeros((1, 4, 4), np.uint8), "noisy": np.zeros((2, 1, 4, 4), np.uint8)}
-    whole |= {"reconstruction": np.zeros((2, 3, 1, 4, 4), np.uint8), "noise": np.array([0.0, 1.0])}
-    np.savez_compressed(content, **(whole | arrays))
-    return content.getvalue()
-
-
-@quick
-@given(st.data())
-def test_no_damaged_pictures_and_no_damaged_multipliers_get_past(tmp_path, data):
-    content = bytearray(frames_file())
-    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
-        content[place] = data.draw(st.integers(0, 255))
-    (tmp_path / "frames.npz").write_bytes(content[: data.draw(st.integers(1, len(content)))])
-    refused_or(Frames.load, tmp_path / "frames.npz")
-    (tmp_path / "dual.safetensors").write_bytes(struct.pack("<Q", data.draw(st.integers(0, 200))) + content)
-    refused_or(read_dual, tmp_path / "dual.safetensors", 2)
+# --- pictures
 
 
 def test_pictures_that_hold_a_pickle_or_unpack_to_more_than_there_is_are_refused(tmp_path):
@@ -225,32 +232,14 @@ def test_pictures_that_hold_a_pickle_or_unpack_to_more_than_there_is_are_refused
         Frames.load(file)
 
 
-# --- pictures
-
-
-def claims(folder: Path, suffix: str, side: int) -> Path:
-    """A small picture whose header claims to be large."""
-    file = folder / f"0{suffix}"
+@pytest.mark.parametrize("side", [9000, 60_000])
+def test_a_picture_that_claims_to_be_huge_takes_no_memory(tmp_path, side):
+    file = tmp_path / "0.png"
     Image.new("L", (16, 16)).save(file)
     content = bytearray(file.read_bytes())
-    if suffix == ".png":
-        content[16:24] = struct.pack(">II", side, side)
-        content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
-    elif suffix == ".jpg":
-        place = content.index(b"\xff\xc0") + 5
-        content[place : place + 4] = struct.pack(">HH", side, side)
-    else:
-        for tag in (256, 257):
-            entry = struct.pack("<HHI", tag, 4, 1)
-            content = content.replace(entry + struct.pack("<I", 16), entry + struct.pack("<I", side))
+    content[16:24] = struct.pack(">II", side, side)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     file.write_bytes(content)
-    return file
-
-
-@pytest.mark.parametrize("side", [9000, 60_000])
-@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])
-def test_a_picture_that_claims_to_be_huge_takes_no_memory(tmp_path, suffix, side):
-    file = claims(tmp_path, suffix, side)
     with little_memory(), pytest.raises(InputError, match=r"67108864 pixels|decompression bomb"):
         list(Clip("huge", (file,)).frames())
 
@@ -289,23 +278,6 @@ def test_a_playlist_by_the_name_of_a_video_opens_no_other_file(tmp_path):
     Image.new("L", (16, 16)).save(postscript, format="EPS")  # which Pillow hands to another program
     with pytest.raises(InputError, match=r"0\.png"):
         list(Clip("postscript", (postscript,)).frames())
-
-
-@brief
-@given(st.integers(0, 2**32), st.sampled_from([".avi", ".mp4", ".jpg", ".png", ".tif"]))
-def test_no_damaged_clip_gets_past(tmp_path_factory, seed, suffix):
-    folder, rng = tmp_path_factory.mktemp("clip"), random.Random(seed)
-    if suffix in (".avi", ".mp4"):
-        file = write_video(folder / f"a{suffix}", 3)
-    else:
-        file = write_frames(folder / "a", suffix=suffix) / f"1{suffix}"
-    content = bytearray(file.read_bytes())
-    for _ in range(rng.randrange(1, 30)):
-        content[rng.randrange(len(content))] = rng.randrange(256)
-    file.write_bytes(content[: rng.choice([None, rng.randrange(len(content))])])
-    for clip in find_clips(folder, None):
-        frames = refused_or(lambda clip=clip: list(clip.frames()))
-        assert frames is None or {frame.shape for frame in frames} == {(160, 160)}
 
 
 # --- links

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from descend.errors import InputError
 from descend.models import LayeredCausalLM
 from descend.objective import Objective
+from descend.tasks import Task
 from descend.tasks.text import NextToken
 from descend.tiles import TILE, TargetSample, rows_per_tile, tiled
 from tests.support.networks import causal
@@ -148,6 +150,33 @@ def gradient(objective, found):
     objective.zero_grad()
     found.lagrangian.backward()
     return torch.cat([each.grad.flatten() for each in objective.parameters()])
+
+
+@pytest.mark.parametrize("weights", [[0.7, -0.4, 1.0], [0.0, 0.0, 1.0]])
+def test_own_exits_are_left_out_where_none_is_needed(weights):
+    objective = language()
+    objective.model.give_own_exits()
+    assert objective(weights, inner=False, **texts()).sums == objective(weights, **texts()).sums[-1:]
+
+
+class WholeText(Task):
+    """One target for each text, read from all of its tokens."""
+
+    def losses(self, prediction, target):
+        return F.cross_entropy(prediction.transpose(1, 2), target, reduction="none").mean(1)
+
+
+def test_a_task_that_names_no_places_reads_every_token():
+    objective = Objective(LayeredCausalLM(causal(num_hidden_layers=2)), WholeText())
+    batch = texts() | {"labels": texts()["input_ids"]}
+    found = objective([0.7, -0.4, 1.0], **batch)
+    inputs = objective.task.inputs(batch)
+    read = [objective.task.losses(each, batch["labels"]).sum() for each in objective.model.predictions(inputs)]
+    assert found.sums == pytest.approx([each.item() for each in read]) and found.targets == 3
+    torch.testing.assert_close(found.lagrangian, 0.7 * read[0] - 0.4 * read[1] + read[2])
+    objective.model.give_own_exits()
+    with pytest.raises(InputError, match="expected places in the inputs"):
+        objective([0.7, -0.4, 1.0], **batch)
 
 
 def test_a_sample_has_its_size_and_its_order():

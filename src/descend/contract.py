@@ -1,11 +1,8 @@
 """Check that model, task, noise and data fit together, before training or evaluation starts."""
 
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -18,7 +15,7 @@ from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassif
 from descend.models.images import LayeredImageClassifier
 from descend.models.layered import LayeredModel
 from descend.models.library import LibraryModel
-from descend.models.modules import cuda_devices, evaluating
+from descend.models.modules import evaluating
 from descend.models.recorded import PAGE
 from descend.noise import Noise
 from descend.tasks import Task
@@ -90,7 +87,7 @@ def check_data(
 ) -> None:
     """Check samples, and run a user-defined model or task on two of them.
 
-    The random generators and the model are left as they were. If both model and task are this package's, they are known
+    The model is left as it was. If both model and task are this package's, they are known
     to fit, and no more than the groups of two samples is looked at, if these are not made when they are fetched.
     Streams, which can't be read twice, are not looked at. What the collator makes of a sample counts: it may add
     labels, make tokens of a text, or cut a long one.
@@ -111,11 +108,11 @@ def check_data(
     for name, dataset in datasets.items():
         if isinstance(dataset, DataLoader):
             raise InputError(f"the {name} are a DataLoader; give the data set in it, the trainer makes the batches.")
-        with collecting(problems), evaluating(model), _undrawn(model), torch.no_grad():
+        with collecting(problems), evaluating(model), torch.no_grad():
             _check_samples(task, dataset, model.limits, collate)
             looks = runs or isinstance(dataset, list) or stored(dataset)
             if looks and not problems and (samples := _first_samples(dataset)):
-                Trial(model, task, collate, noise, samples, f"the {name}").run(problems, whole=runs)
+                Trial(model, task, collate, noise, samples, f"the {name}", problems).run(whole=runs)
     _refuse(problems, users=users)
 
 
@@ -183,15 +180,3 @@ def _refuse(problems: list[str], *, users: bool) -> None:
     if problems:
         lines = "\n".join(f"- {problem}" for problem in problems)
         raise InputError(f"{len(problems)} things do not fit together:\n{lines}" + (f"\nSee {PAGE}." if users else ""))
-
-
-@contextmanager
-def _undrawn(model: nn.Module) -> Iterator[None]:
-    """Restore the global random generators after the ``with`` block: a data set may draw from them."""
-    python, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=cuda_devices(model)):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)

@@ -17,6 +17,7 @@ from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier
 from descend.models.denoiser import UnrolledModel
 from descend.models.images import LayeredImageClassifier
+from descend.models.layered import PLACES
 from descend.models.library import LibraryModel
 from descend.models.own_exits import heard
 from descend.models.vit import ViTDenoiser
@@ -69,7 +70,8 @@ class Objective(nn.Module):
         model: A layered model, see `descend.layered`, or a classifier or causal language model of Transformers.
         task: The loss and metric of the data. Models of Transformers have a default: their own cross-entropy.
         noise: Added in training to the output of the model's input embedding; None for clean training.
-        sample: The targets that a language model's inner exits see in training; None for all.
+        sample: The targets that a language model's inner exits see in training; None for all, as where a task puts no
+            ``places`` into the inputs.
 
     Raises:
         InputError: If the layers can't be read, a model has no default task and none is given, or a model of
@@ -134,7 +136,7 @@ class Objective(nn.Module):
             learned = [self.own or any(weights[:-1])] * self.model.depth + [True]
             given = uploaded(weights, target.new_zeros((), dtype=torch.float32))
             lagrangian, sums, prediction = run(inputs, target, given, learned)
-        elif isinstance(self.model, LayeredCausalLM):
+        elif isinstance(self.model, LayeredCausalLM) and (self.own or PLACES in inputs):
             with noisy:
                 lagrangian, sums, others = language_losses(
                     self.model, self.task, inputs, target, weights, inner, self.sample, self.watches_tokens

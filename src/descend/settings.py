@@ -9,16 +9,14 @@ import difflib
 import json
 import math
 import os
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from types import NoneType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 from descend.errors import InputError
-from descend.methods import METHODS
 
 GENERATED = "generated"
 """The value of ``data`` for the generated data that come with Descend."""
@@ -36,6 +34,19 @@ constraint is violated."""
 LIBRARIES = ("transformers", "trl")
 """Packages whose arguments a trainer takes beside Descend's settings."""
 
+METHODS: dict[str, set[str]] = {
+    "erm": set(),
+    "constrained": set(),
+    "useful": set(),
+    "uniform": set(),
+    "linear": {"inner_weight"},
+    "r-drop": {"r_drop"},
+    "neftune": set(),
+    "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
+    "probe": set(),
+}
+"""Name → settings that no other method uses. `descend.training.methods` has a class for each."""
+
 
 class Allowed(NamedTuple):
     """The range of a setting.
@@ -49,22 +60,6 @@ class Allowed(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-class Otherwise(NamedTuple):
-    """The value of a setting that is None.
-
-    Attributes:
-        value: Without α.
-        with_alpha: With α; None if the setting belongs to the problem without α.
-    """
-
-    value: Any
-    with_alpha: Any = None
-
-    def __str__(self) -> str:
-        texts = [each if isinstance(each, str) else f"{each:g}" for each in self if each is not None]
-        return "; ".join(texts) + " with α" * (len(texts) > 1)
-
-
 def _is_options(text: Any) -> bool:
     """Whether a text is a JSON object of a dual optimizer's arguments."""
     try:
@@ -75,6 +70,7 @@ def _is_options(text: Any) -> bool:
 
 
 Share = Annotated[float, Allowed("lie in [0, 1]", lambda value: 0 <= value <= 1)]
+InnerShare = Annotated[float, Allowed("lie between 0 and 1", lambda value: 0 < value < 1)]
 Rate = Annotated[float, Allowed("be a rate in [0, 1)", lambda value: 0 <= value < 1)]
 Dropout = Annotated[float, Allowed("lie in [0, 1)", lambda value: 0 <= value < 1)]
 Factor = Annotated[float, Allowed("lie in (0, 1]", lambda value: 0 < value <= 1)]
@@ -92,10 +88,6 @@ Options = Annotated[
 ]
 
 
-class FlagError(InputError, ArgumentTypeError):
-    """A text that is not the value of a setting; `argparse` shows the message of an `ArgumentTypeError` alone."""
-
-
 def read_alpha(text: str) -> float | list[float]:
     """α from a text such as ``0.3,0.2,0.1``, of a flag or of the config.json of an older version.
 
@@ -105,33 +97,8 @@ def read_alpha(text: str) -> float | list[float]:
     try:
         values = [float(number) for number in text.split(",")]
     except ValueError:
-        raise FlagError(f"alpha must be one number or one per layer, as 0.3,0.2,0.1; got {text!r}.") from None
+        raise InputError(f"alpha must be one number or one per layer, as 0.3,0.2,0.1; got {text!r}.") from None
     return values if len(values) > 1 else values[0]
-
-
-def read_dual_every(value: Any) -> int | Literal["epoch"]:
-    """The dual schedule: a number of primal steps, or ``"epoch"``.
-
-    Args:
-        value: A whole number, ``"epoch"``, or the text of a number.
-
-    Raises:
-        InputError: If the value is anything else.
-    """
-    if value == "epoch":
-        return "epoch"
-    if hasattr(value, "__index__") or (isinstance(value, str) and value.isdecimal()):
-        return int(value)
-    raise FlagError(f"dual_every must be a number of steps or 'epoch'; got {value!r}.")
-
-
-# `HfArgumentParser` calls a field's type to parse its flag. These two are therefore functions at run time, and for a
-# type checker the types of their results.
-if TYPE_CHECKING:
-    Alpha = float | list[float] | None
-    DualEvery = int | Literal["epoch"]
-else:
-    Alpha, DualEvery = Union[read_alpha, None], read_dual_every  # noqa: UP007
 
 
 def setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
@@ -221,8 +188,8 @@ class DescentSettings:
 
     method: str = setting("constrained", "how", ("constrained", *(name for name in METHODS if name != "constrained")))
     preset: str | None = setting(None, "our reading of the paper's settings [our own]", ("paper",))
-    strength: Annotated[Share, Otherwise(0.2)] | None = setting(None, "share of the descent that early layers do")
-    alpha: Alpha = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
+    strength: Share | None = setting(None, "share of the descent that early layers do [0.2]")
+    alpha: list[float] | str | float | None = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
     alpha_decay: Factor = setting(1.0, "with α: its factor from layer to layer")
     cap: float | None = setting(None, "with α: bound on the chain's first loss [none]")
     cap_layer: int | None = setting(None, "with a cap: the exit it bounds [the first]")
@@ -230,16 +197,12 @@ class DescentSettings:
     form: Literal["difference", "ratio"] = setting("difference", "with α: kind of constraint")
     stop_gradient: bool = setting(True, "no gradient through a constraint's bound")
     dual_lr: float | None = setting(None, "learning rate of λ [0.03; price: 500 a run]")
-    dual_optimizer: Annotated[str, Otherwise("price", "adam")] | None = setting(
-        None, "of λ", ("sgd", "adam", "nupi", "price")
-    )
+    dual_optimizer: str | None = setting(None, "of λ [price; adam with α]", ("sgd", "adam", "nupi", "price"))
     dual_optim_args: Options | None = setting(None, "its further arguments, in JSON [none]")
-    dual_every: DualEvery = setting(1, "primal steps to a dual step, or: epoch")
-    dual_warmup_steps: Annotated[NotNegative, Otherwise(0.0, 0.1)] | None = setting(
-        None, "steps or share before λ moves"
-    )
+    dual_every: int | str | None = setting(1, "primal steps to a dual step, or: epoch")
+    dual_warmup_steps: NotNegative | None = setting(None, "steps or share before λ moves [0; 0.1 with α]")
     dual_warmup_epochs: NotNegative | None = setting(None, "the same in epochs [as in steps]")
-    resilience: Annotated[float, Otherwise(0.0, 0.05)] | None = setting(None, "ρ, price of slack; 0: none")
+    resilience: float | None = setting(None, "ρ, price of slack; 0: none [0; 0.05 with α]")
     slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
     slack_lr: Positive | None = setting(None, "rate of explicit slack [0.1 ρ]")
     slack_optimizer: str | None = setting(None, "of explicit slack [sgd]", ("sgd", "adam", "nupi"))
@@ -269,7 +232,7 @@ class SFTSettings(DescentSettings):
             of plain fine-tuning.
     """
 
-    exit_share: float = setting(1.0, "share of target tokens that inner exits see")
+    exit_share: Factor = setting(1.0, "share of target tokens that inner exits see")
 
 
 class Named(NamedTuple):
@@ -306,19 +269,6 @@ NAMED = {
 }
 """The arguments of Transformers of which help has our own line, or whose range is checked."""
 
-
-class TrainingDefaults(SimpleNamespace):
-    """Training arguments that a recipe sets, by name; all others have the default of `DescentConfig`."""
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments by name."""
-        return dict(vars(self))
-
-    def but(self, **arguments: Any) -> "TrainingDefaults":
-        """These arguments, some of them changed."""
-        return TrainingDefaults(**vars(self) | arguments)
-
-
 USEFUL_LAYERS = {"method": "useful", "strength": 0.8, "exits": "own", "head_lr_ratio": 10.0}
 """How `text` and `image` train, chosen by docs/results/layers.md. `lm` takes the exits alone and trains plainly: at 30
 exits the constraints harmed the last layer."""
@@ -348,19 +298,20 @@ class WorkloadSettings:
 class RecipeSettings(WorkloadSettings):
     """The settings that every recipe has."""
 
-    validation_share: float = setting(0.2, "share of the training data to validate on")
+    validation_share: InnerShare = setting(0.2, "share of the training data to validate on")
 
     arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
     has_head: ClassVar[bool] = True
     """Whether a head of Transformers reads the model's layers, of which own exits are copies."""
-    training: ClassVar[TrainingDefaults] = TrainingDefaults(
-        save_total_limit=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="merit",
-        logging_steps=10,
-        report_to="none",
-        calibrate=True,
-    )
+    training: ClassVar[dict[str, Any]] = {
+        "save_total_limit": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "merit",
+        "logging_steps": 10,
+        "report_to": "none",
+        "calibrate": True,
+    }
+    """Training arguments that a recipe sets, by name; all others have the default of `DescentConfig`."""
 
     @property
     def depth(self) -> int:
@@ -399,17 +350,17 @@ class VideoSettings(RecipeSettings):
     stride: int = setting(1, "frames from one training window to the next")
 
     # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
-    training = RecipeSettings.training.but(
-        max_steps=400,
-        per_device_train_batch_size=4,
-        per_device_eval_batch_size=16,
-        learning_rate=3e-3,
-        lr_scheduler_type="linear",
-        eval_strategy="steps",
-        eval_steps=100,
-        save_steps=100,
-        strength=0.7,
-    )
+    training = RecipeSettings.training | {
+        "max_steps": 400,
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 16,
+        "learning_rate": 3e-3,
+        "lr_scheduler_type": "linear",
+        "eval_strategy": "steps",
+        "eval_steps": 100,
+        "save_steps": 100,
+        "strength": 0.7,
+    }
 
 
 @dataclass(frozen=True)
@@ -434,7 +385,7 @@ class DUSTSettings(VideoSettings):
     margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer")
     c: float | None = setting(None, "the inverse step, a constant [by the margin]")
 
-    training = VideoSettings.training.but(learning_rate=2e-3, max_steps=150, per_device_train_batch_size=2)
+    training = VideoSettings.training | {"learning_rate": 2e-3, "max_steps": 150, "per_device_train_batch_size": 2}
 
 
 @dataclass(frozen=True)
@@ -451,7 +402,7 @@ class ViTSettings(VideoSettings):
     readout: str = setting("decoder", "how a layer is read", ("decoder", "pixels"))
 
     # Not tuned. The larger strength is for its early layers, which ERM leaves far behind.
-    training = VideoSettings.training.but(learning_rate=1e-3, warmup_steps=20, max_steps=200, strength=0.75)
+    training = VideoSettings.training | {"learning_rate": 1e-3, "warmup_steps": 20, "max_steps": 200, "strength": 0.75}
 
 
 @dataclass(frozen=True)
@@ -466,22 +417,23 @@ class TextSettings(RecipeSettings):
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: TextLength = setting(128, "longest text, in tokens")
     truncate: bool = setting(True, "cut longer texts, or refuse them")
-    validation_share: float = setting(0.2, "share of the training texts to validate on")
 
-    training = RecipeSettings.training.but(
-        num_train_epochs=4,
-        per_device_train_batch_size=32,
-        per_device_eval_batch_size=64,
-        learning_rate=5e-4,
-        lr_scheduler_type="linear",
-        warmup_steps=0.1,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        train_sampling_strategy="group_by_length",
-    )
-    pretrained: ClassVar[TrainingDefaults] = training.but(
-        learning_rate=3e-5, num_train_epochs=3, dual_optim_args=PRETRAINED_DUAL
-    )
+    training = RecipeSettings.training | {
+        "num_train_epochs": 4,
+        "per_device_train_batch_size": 32,
+        "per_device_eval_batch_size": 64,
+        "learning_rate": 5e-4,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0.1,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "train_sampling_strategy": "group_by_length",
+    }
+    pretrained: ClassVar[dict[str, Any]] = training | {
+        "learning_rate": 3e-5,
+        "num_train_epochs": 3,
+        "dual_optim_args": PRETRAINED_DUAL,
+    }
 
 
 @dataclass(frozen=True)
@@ -495,7 +447,7 @@ class ClassifierSettings(PretrainedSettings, TextSettings):
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
     pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))
 
-    training = pretrained = TextSettings.pretrained.but(**USEFUL_LAYERS)
+    training = pretrained = TextSettings.pretrained | USEFUL_LAYERS
 
 
 @dataclass(frozen=True)
@@ -519,7 +471,7 @@ class TextUTSettings(NewTextSettings):
     attention_size: Count = setting(64, "dimension of attention")
     tied: bool = setting(True, "one set of weights for all layers")
 
-    training = TextSettings.training.but(num_train_epochs=3, learning_rate=3e-3)
+    training = TextSettings.training | {"num_train_epochs": 3, "learning_rate": 3e-3}
 
 
 @dataclass(frozen=True)
@@ -548,17 +500,20 @@ class ImageSettings(PretrainedSettings, RecipeSettings):
     image_size: Count | None = setting(None, "their height and width in pixels [the model's]")
     noise: NoiseLevel = setting(0.0, "training noise γ, in std of the patches")
 
-    training = RecipeSettings.training.but(
-        num_train_epochs=3,
-        per_device_train_batch_size=32,
-        per_device_eval_batch_size=64,
-        learning_rate=5e-5,
-        lr_scheduler_type="linear",
-        warmup_steps=0.1,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        dual_optim_args=PRETRAINED_DUAL,
-        **USEFUL_LAYERS,
+    training = (
+        RecipeSettings.training
+        | {
+            "num_train_epochs": 3,
+            "per_device_train_batch_size": 32,
+            "per_device_eval_batch_size": 64,
+            "learning_rate": 5e-5,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 0.1,
+            "eval_strategy": "epoch",
+            "save_strategy": "epoch",
+            "dual_optim_args": PRETRAINED_DUAL,
+        }
+        | USEFUL_LAYERS
     )
 
 
@@ -579,19 +534,19 @@ class LanguageSettings(RecipeSettings):
     )
 
     arguments_kind = SFTSettings
-    training = RecipeSettings.training.but(
-        num_train_epochs=2,
-        per_device_train_batch_size=16,
-        per_device_eval_batch_size=16,
-        learning_rate=1e-3,
-        lr_scheduler_type="cosine",
-        warmup_steps=0.05,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        bf16=False,
-        activation_checkpointing=False,
-    )
-    pretrained: ClassVar[TrainingDefaults] = training.but(learning_rate=2e-5, dual_optim_args=PRETRAINED_DUAL)
+    training = RecipeSettings.training | {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 16,
+        "per_device_eval_batch_size": 16,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.05,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "bf16": False,
+        "activation_checkpointing": False,
+    }
+    pretrained: ClassVar[dict[str, Any]] = training | {"learning_rate": 2e-5, "dual_optim_args": PRETRAINED_DUAL}
 
 
 @dataclass(frozen=True)
@@ -600,7 +555,7 @@ class LanguageModelSettings(PretrainedSettings, LanguageSettings):
 
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
 
-    training = pretrained = LanguageSettings.pretrained.but(**USEFUL_LAYERS | {"method": "erm"}, exit_share=1 / 16)
+    training = pretrained = LanguageSettings.pretrained | USEFUL_LAYERS | {"method": "erm", "exit_share": 1 / 16}
 
 
 @dataclass(frozen=True)
@@ -625,7 +580,6 @@ class Setting(NamedTuple):
         default: The default; `dataclasses.MISSING` if it is computed.
         metadata: ``help``, and perhaps ``choices``, ``nargs`` and ``const`` of `argparse`.
         allowed: The range; None without one.
-        otherwise: The value where the setting is None; None if that means something else.
     """
 
     name: str
@@ -634,7 +588,6 @@ class Setting(NamedTuple):
     default: Any
     metadata: Mapping[str, Any]
     allowed: Allowed | None = None
-    otherwise: Otherwise | None = None
 
     def fault(self, value: Any) -> str:
         """What a value must be, in words; empty if it is that."""
@@ -687,13 +640,13 @@ def _settings_of(kind: type) -> dict[str, Setting]:
     every = {}
     for each in fields(kind):
         if each.init and each.name in hints:
-            plain, more = _type_of(hints[each.name])
+            plain, allowed = _type_of(hints[each.name])
             if packages[each.name] in LIBRARIES and each.name in NAMED:
-                _, more = _type_of(NAMED[each.name].type)
+                _, allowed = _type_of(NAMED[each.name].type)
             choices = {"choices": get_args(plain)} if get_origin(plain) is Literal else {}
             plain = str if choices else plain if plain in (bool, int, float, str) else object
             metadata = {**each.metadata, **choices}
-            every[each.name] = Setting(each.name, packages[each.name], plain, each.default, metadata, **more)
+            every[each.name] = Setting(each.name, packages[each.name], plain, each.default, metadata, allowed)
     return every
 
 
@@ -708,14 +661,13 @@ def _hints(kind: type) -> dict[str, Any]:
 settings_of: Callable[[type], dict[str, Setting]] = cache(_settings_of)
 
 
-def _type_of(hint: Any) -> tuple[Any, dict[str, Any]]:
-    """The type in an annotation, without None; and its range and value for None, by their names in `Setting`."""
+def _type_of(hint: Any) -> tuple[Any, Allowed | None]:
+    """The type in an annotation, without None, and its range."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     plain, *others = [each for each in options if each is not NoneType]
     if others:
-        return object, {}
-    plain, *more = get_args(plain) if get_origin(plain) is Annotated else (plain,)
-    return plain, {type(each).__name__.lower(): each for each in more}
+        return object, None
+    return get_args(plain) if get_origin(plain) is Annotated else (plain, None)
 
 
 def check(settings: Any) -> None:
@@ -750,3 +702,27 @@ def options(settings: Mapping[str, Any]) -> list[str]:
         text = ",".join(map(str, value)) if isinstance(value, list) else value
         words += [flag_of(name), json.dumps(text) if isinstance(text, dict) else str(text)]
     return words
+
+
+def settings_of_others(*methods: str) -> set[str]:
+    """The settings that belong to one method alone, and to none of these."""
+    return set().union(*(settings for name, settings in METHODS.items() if name not in methods))
+
+
+def check_method(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that the method does not use.
+
+    Args:
+        settings: The given settings by name.
+
+    Raises:
+        InputError: If one belongs to another method.
+    """
+    chosen = settings.get("method", "constrained")
+    for method, names in METHODS.items():
+        if method != chosen and (strange := sorted(names & settings.keys())):
+            flags = ", ".join(map(flag_of, strange))
+            raise InputError(
+                f"{flags}: a setting of the method {method}; the method is {chosen}. Leave it out, or choose --method "
+                f"{method}."
+            )

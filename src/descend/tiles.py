@@ -107,6 +107,11 @@ def language_losses(
         The weighted sum, to differentiate; the sums of all exits that were read, (E,), where a sample stands for all
         targets; and if they are wanted the last exit's correct tokens, entropy and targets, and the input tokens, (4,).
     """
+    if PLACES not in inputs:  # tiles keep the losses of own exits from the head, which they would train
+        raise InputError(
+            "expected places in the inputs, which of the B·T tokens are targets: own exits of a language model read "
+            "these. Put them there by the task's inputs(batch), or choose exits shared."
+        )
     count = len(target)
     states = model.layer_outputs(inputs)[0 if inner else -1 :]
     exits = len(states)
@@ -139,7 +144,7 @@ def language_losses(
         )
     scaled = [weight * scale for weight, scale in zip(weights[-exits:], scales, strict=True)]
     size = rows_per_tile(model.limits["vocabulary"])
-    if model.own_exits is None:
+    if model.own_exits is None or not inner:
         lagrangian, sums = tiled(states, rows, targets, scaled, losses, trained, size)
     else:
         # Own exits learn with weight 1 and leave the head as it is; the value is that of the weights.
@@ -202,14 +207,9 @@ class TargetSample(Draws):
     Args:
         share: p in (0, 1]: of N targets ⌈pN⌉ are drawn, without replacement.
         seed: The user's seed, at least 0; every rank of a process group has its own stream.
-
-    Raises:
-        InputError: If the share is outside its range.
     """
 
     def __init__(self, share: float, seed: int = 0):
-        if not 0 < share <= 1:
-            raise InputError(f"the share of targets that inner exits see must lie in (0, 1]; got {share}.")
         super().__init__(Stream.TARGETS, seed)
         self.share = share
 

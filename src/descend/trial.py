@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refuse
 from descend.models.hooked import HookedModel
 from descend.models.layered import PLACES, LayeredModel
 from descend.models.library import LibraryModel
@@ -46,6 +46,7 @@ class Trial:
         noise: Whether noise is added to the model's input embedding.
         samples: The samples, at least one.
         data: What they are, for messages.
+        problems: What fails where more can be checked is added here, a sentence or two each.
     """
 
     model: LayeredModel
@@ -54,13 +55,13 @@ class Trial:
     noise: bool
     samples: list[Any]
     data: str
+    problems: list[str]
     batch: dict[str, Any] = field(default_factory=dict, init=False)
 
-    def run(self, problems: list[str], *, whole: bool) -> None:
+    def run(self, *, whole: bool) -> None:
         """Collate the samples, check their groups, and run the task and the model.
 
         Args:
-            problems: What fails where more can be checked is added here, a sentence or two each.
             whole: If False, no more is done than to check the groups, if there are any.
 
         Raises:
@@ -75,20 +76,25 @@ class Trial:
             return
         made = {}
         for method in ("target", "inputs", "mask"):
-            with collecting(problems), self._blaming(f"{self.name}.{method}"):
-                made[method] = getattr(self.task, method)(self.batch)
-        if problems:
+            with collecting(self.problems):
+                made[method] = self._asked(method, self.batch)
+        if self.problems:
             return
         self._check_owners(made["target"])
-        prediction = self._predict(made["inputs"], made["mask"], problems)
-        if not problems and not is_known(self.model):
+        prediction = self._predict(made["inputs"], made["mask"])
+        if not self.problems and not is_known(self.model):
             self._check_rows()
-        self._check_losses(prediction, made["target"], problems)
+        self._check_losses(prediction, made["target"])
 
     @property
     def name(self) -> str:
         """The name of the task's class."""
         return type(self.task).__name__
+
+    def _asked(self, method: str, *given: Any) -> Any:
+        """What a method of the task returns; an exception in it becomes an `InputError` that names the method."""
+        with self._blaming(f"{self.name}.{method}"):
+            return getattr(self.task, method)(*given)
 
     @contextmanager
     def _blaming(self, what: str, advice: str = "", on: tuple[type[Exception], ...] = ()) -> Iterator[None]:
@@ -136,8 +142,7 @@ class Trial:
         Args:
             group: The group of the first sample; None if it has none.
         """
-        with self._blaming(f"{self.name}.groups"):
-            groups = self.task.groups(self.batch)
+        groups = self._asked("groups", self.batch)
         if groups is None:
             wrong = group is not None and type(self.task).groups is Task.groups
         else:
@@ -150,20 +155,21 @@ class Trial:
             )
 
     def _check_owners(self, target: Tensor) -> None:
-        with self._blaming(f"{self.name}.owners"):
-            owners = self.task.owners(self.batch)
-        if len(owners) != len(target):
-            raise InputError(
-                f"{self.name}.owners must name the sample of each of {len(target)} targets; got {len(owners)}."
-            )
-        if type(self.task).owners is Task.owners and len(target) != len(self.samples):
-            raise InputError(
+        owners = self._asked("owners", self.batch)
+        refuse(
+            (
+                len(owners) != len(target),
+                f"{self.name}.owners must name the sample of each of {len(target)} targets; got {len(owners)}.",
+            ),
+            (
+                type(self.task).owners is Task.owners and len(target) != len(self.samples),
                 f"{self.name}.target must have a row for each of {len(self.samples)} samples, unless "
                 f"{self.name}.owners says which sample each row belongs to; got {len(target)} rows. Override "
-                "owners(batch): confidence intervals count the targets of one sample together."
-            )
+                "owners(batch): confidence intervals count the targets of one sample together.",
+            ),
+        )
 
-    def _predict(self, inputs: Any, mask: Tensor | None, problems: list[str]) -> Tensor:
+    def _predict(self, inputs: Any, mask: Tensor | None) -> Tensor:
         """The last layer's prediction."""
         network = type(self.model.saved).__name__ + (" or its readout" if isinstance(self.model, HookedModel) else "")
         fields = self.samples[0] if isinstance(self.samples[0], Mapping) else self.batch
@@ -173,11 +179,10 @@ class Trial:
         with self._calls() as calls, self._blaming(network, advice, (TypeError,)):
             predictions = list(self.model.predictions(inputs))
         if self.noise:
-            with collecting(problems):
+            with collecting(self.problems):
                 self._check_embedding(calls, mask)
-        expected = self.model.depth + 1
-        if len(predictions) != expected:
-            raise InputError(f"expected depth + 1 = {expected} predictions; got {len(predictions)}.")
+        count, expected = len(predictions), self.model.depth + 1
+        refuse((count != expected, f"expected depth + 1 = {expected} predictions; got {count}."))
         return predictions[-1]
 
     def _check_embedding(self, calls: list[Any], mask: Tensor | None) -> None:
@@ -190,22 +195,24 @@ class Trial:
                 "the module named by embeddings must return a tensor of real numbers, to which noise is added; got "
                 f"{got if outputs else 'no call of it'}. Name the module that gives vectors, such as an nn.Embedding."
             )
-        if calls[0] is FIRST_BLOCK:
-            raise InputError(
+        masked, expected = None if mask is None else tuple(mask.shape), tuple(embedded.shape[:2])
+        refuse(
+            (
+                calls[0] is FIRST_BLOCK,
                 "the module named by embeddings must run before the first block, which reads its noisy output; got a "
-                f"{type(self.model.get_input_embeddings()).__name__} that runs after. Name the one whose output is x."
-            )
-        if len(outputs) > 1:
-            raise InputError(
+                f"{type(self.model.get_input_embeddings()).__name__} that runs after. Name the one whose output is x.",
+            ),
+            (
+                len(outputs) > 1,
                 "the module named by embeddings must run once in a forward pass, because its output is x; got "
-                f"{len(outputs)} calls. Name a module whose one output holds all that noise is added to."
-            )
-        if mask is not None and mask.shape != embedded.shape[:2]:
-            raise InputError(
-                f"the mask must say of each place of x, {tuple(embedded.shape[:2])}, whether noise is added there; got "
-                f"{tuple(mask.shape)}. Override {self.name}.mask(batch) and return a mask (B, T) of the embedding's "
-                "output, or None."
-            )
+                f"{len(outputs)} calls. Name a module whose one output holds all that noise is added to.",
+            ),
+            (
+                masked not in (None, expected),
+                f"the mask must say of each place of x, {expected}, whether noise is added there; got {masked}. "
+                f"Override {self.name}.mask(batch) and return a mask (B, T) of the embedding's output, or None.",
+            ),
+        )
 
     def _check_rows(self) -> None:
         """Samples must come first where rows are told apart: noise and the places of targets belong to samples.
@@ -213,17 +220,18 @@ class Trial:
         One more sample, the first one again, tells samples from time steps: it adds a sample and no length.
         """
         places = isinstance(self.model, HookedModel) and self.model.reads_places(self.task.inputs(self.batch))
-        samples = [*self.samples, self.samples[0]]
-        if self.noise or places:
+        if not self.noise and not places:
+            return
+        for samples in (self.samples, [*self.samples, self.samples[0]]):
             batch = self._collated(samples)
             with self._blaming("the model"):
-                fewer, more = self._parts(self.batch, places), self._parts(batch, places)
-            for what, part in fewer.items():
-                if (len(part), len(more[what])) != (len(self.samples), len(samples)):
+                parts = self._parts(batch, places)
+            for what, part in parts.items():
+                if len(part) != len(samples):
                     raise InputError(
-                        f"{what} must have a row for each sample, which has its own noise and targets; got the shapes "
-                        f"{tuple(part.shape)} for {len(self.samples)} samples and {tuple(more[what].shape)} for "
-                        f"{len(samples)}. Put the samples first, (B, …), as batch_first=True does."
+                        f"{what} must have a row for each sample, which has its own noise and targets; got the shape "
+                        f"{tuple(part.shape)} for {len(samples)} samples. Put the samples first, (B, …), as "
+                        "batch_first=True does."
                     )
 
     def _parts(self, batch: dict[str, Any], places: bool) -> dict[str, Tensor]:
@@ -252,23 +260,22 @@ class Trial:
                     hooks.enter_context(block.register_forward_pre_hook(lambda *_: calls.append(FIRST_BLOCK)))
             yield calls
 
-    def _check_losses(self, prediction: Tensor, target: Any, problems: list[str]) -> None:
+    def _check_losses(self, prediction: Tensor, target: Any) -> None:
         """Losses, scores and decisions of the last prediction must have a number for each target."""
-        shape = (len(target),)
-        with collecting(problems):
+        count = len(target)
+        with collecting(self.problems):
             for method in ("losses", "score"):
-                with self._blaming(f"{self.name}.{method}"):
-                    values = getattr(self.task, method)(prediction, target)
-                expanded = values.shape == shape and len(values) > 1 and values.stride(0) == 0
-                if values.shape != shape or expanded:
+                values = self._asked(method, prediction, target)
+                expanded = values.shape == (count,) and count > 1 and values.stride(0) == 0
+                if values.shape != (count,) or expanded:
                     got = "one number expanded to it" if expanded else tuple(values.shape)
                     raise InputError(
-                        f"{self.name}.{method} must return one number for each target, shape {shape}, not their mean "
-                        f"(reduction='none'); got {got}."
+                        f"{self.name}.{method} must return one number for each target, shape ({count},), not their "
+                        f"mean (reduction='none'); got {got}."
                     )
-        with collecting(problems), self._blaming(f"{self.name}.decide"):
+        with collecting(self.problems), self._blaming(f"{self.name}.decide"):
             decided = self.task.decide(prediction)
-            if decided is not None and [len(each) for each in decided] != [len(target)] * 2:
+            if decided is not None and [len(each) for each in decided] != [count, count]:
                 raise InputError(
-                    f"{self.name}.decide must return a decision and a probability for each of {len(target)} targets."
+                    f"{self.name}.decide must return a decision and a probability for each of {count} targets."
                 )

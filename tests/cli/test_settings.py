@@ -36,7 +36,7 @@ def test_help_is_our_settings_in_groups_of_lines_and_the_long_help_has_all_of_tr
     for setting in {each.name for each in fields(recipe)} | DescentSettings.__annotations__.keys():
         shown = re.findall(rf"^  --(?:\[no-\])?{setting.replace('_', '-')}\b(?!-)", out, re.MULTILINE)
         assert len(shown) == (setting not in of_heads | {"dataloader_pin_memory"}), setting
-    assert f"[{recipe.training.learning_rate}]" in out  # Transformers' own, as the recipe sets it
+    assert f"[{recipe.training['learning_rate']}]" in out  # Transformers' own, as the recipe sets it
     assert "--adam-beta1" not in out and not re.search(r"--[\w-]*_", out)
     options = set(re.findall(r"--(?:\[no-\])?([\w-]+)", every))
     settable = {field.name for field in fields(recipe.arguments()) if field.init}
@@ -54,7 +54,7 @@ def test_settings_are_read_from_source_as_their_classes_declare_them(name):
         assert all(each.default in (MISSING, settable[each.name].default) for each in read.values())
         helps = {each.name: each.metadata["help"] for each in settable.values() if "help" in each.metadata}
         assert helps == {each: read[each].metadata["help"] for each in helps}
-    assert kind.training.arguments() == recipe.training.arguments()
+    assert kind.training == recipe.training
 
 
 def test_the_kinds_of_texts_are_those_that_are_known():

@@ -272,7 +272,10 @@ def observed(losses, *count, **problem):
 def test_losses_that_can_not_be_stepped_on(work, message):
     with pytest.raises(InputError, match=message):
         work()
-    assert observed([0.0] * 4, 0).step() is False, "no sample is no error"
+
+
+def test_no_sample_is_no_error():
+    assert observed([0.0] * 4, 0).step() is False
 
 
 @pytest.mark.parametrize(("optimizer", "slack", "form"), [*VARIANTS, ("price", "implicit", "geometric")])

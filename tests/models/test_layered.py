@@ -214,6 +214,9 @@ def test_what_is_no_chain_with_one_readout_is_refused_on_the_first_batch(fault):
     make, message = FAULTS[fault]
     with pytest.raises(InputError, match=message):
         first_batch(make())
+
+
+def test_an_embedding_that_was_not_named_is_missed_when_it_is_asked_for():
     with pytest.raises(InputError, match="embeddings"):
         layers(embeddings=None).get_input_embeddings()
 

@@ -14,7 +14,6 @@ import pytest
 from scipy.stats import t as student
 
 from descend.errors import InputError
-from descend.methods import METHODS
 from descend.report import RunView, figures, write_page
 from descend.report.answer import answer, evaluated_differently, numbers
 from descend.report.asked import asked
@@ -22,6 +21,7 @@ from descend.report.charts import Series, chart
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
 from descend.report.samples import Frames, embed
 from descend.results import Summary
+from descend.settings import METHODS
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
 GROUPS = 24

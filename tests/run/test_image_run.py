@@ -15,9 +15,9 @@ from descend import DescentConfig, run
 from descend.cli import main
 from descend.results import Decisions, read_config, read_summary
 from tests.support.documented import ROOT, commands, python_blocks, words_of
-from tests.support.images import folder, picture
 from tests.support.networks import image_network
 from tests.support.runs import SAVED, trained
+from tests.support.sources import grow, image_folder
 
 SHORT = f"{SAVED} --learning-rate 0.003 --per-device-train-batch-size 8 --quiet"
 
@@ -71,18 +71,17 @@ def test_the_page_shows_images_and_what_each_layer_takes_them_for(out):
 
 
 def test_a_head_with_the_datas_classes_is_trained_further_in_its_own_numbers(models, tmp_path):
-    out = train(models / "named", tmp_path / "run", "--method erm", data=folder(tmp_path / "data", count=12))
+    out = train(models / "named", tmp_path / "run", "--method erm", data=image_folder(tmp_path / "data", count=12))
     model = AutoModelForImageClassification.from_pretrained(out / "model")
     assert model.config.id2label == {0: "dogs", 1: "cats"} and model.config.image_size == 8
     saved = run.loading.of_run(out, "model")
     samples = saved.recipe.load(saved.restored).test
     assert {tuple(sample["pixel_values"].shape) for sample in samples} == {(3, 8, 8)}
     assert samples.side.pictures[0].parent.name == "cats" and samples[0]["labels"] == 1
-    other = folder(tmp_path / "other", sides=("",), count=2)
+    other = image_folder(tmp_path / "other", sides=(".",), count=2)
     assert main(["evaluate", str(out), "--data", str(other), "--noise", "0"]) == 0
     assert read_summary(out / "on-other").samples == 4
-    (other / "cows").mkdir()
-    picture().save(other / "cows" / "a.png")
+    grow(other, "cows/a.png")
     assert main(["evaluate", str(out), "--data", str(other)]) == 2
 
 
@@ -92,7 +91,7 @@ def test_the_guides_commands_and_python_run(models, tmp_path, monkeypatch):
     shutil.copytree(models / "named", "MODEL")
     for line in commands(ROOT / "docs" / "guides" / "images.md"):
         words = words_of(line)
-        more = [*SHORT.split(), "--data", str(folder(tmp_path / "data", count=12))] if words[0] == "train" else []
+        more = [*SHORT.split(), "--data", str(image_folder(tmp_path / "data", count=12))] if words[0] == "train" else []
         assert main([*words, *more]) == 0
     strips, trains = python_blocks(ROOT / "docs" / "guides" / "images.md")
     exec(strips, {})

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images import folder as image_folder
 from tests.support.runs import refused
-from tests.support.sources import write_video
+from tests.support.sources import image_folder, write_video
 
 TRAINED = [
     # New models of texts.

@@ -126,7 +126,16 @@ def grow(root: Path, tree: str, suffix: str = "") -> Path:
             if file.suffix.lower() in (".avi", ".mp4", ".mov"):
                 write_video(file, frames=2)
             elif file.suffix in (".jpg", ".png", ".tif", ".bmp"):
-                Image.fromarray(np.random.default_rng().integers(0, 256, (16, 24), np.uint8)).save(file)
+                rng = np.random.default_rng([*path.encode()])  # another picture in every file
+                Image.fromarray(rng.integers(0, 256, (16, 24), np.uint8)).save(file)
             elif not name.endswith("/"):
                 file.write_text({"train": "bear\nblackswan\n", "val": "camel\n"}.get(file.stem, f"a text, {file}"))
     return root
+
+
+def image_folder(
+    root: Path, sides: tuple[str, ...] = ("train", "test"), classes: tuple[str, ...] = ("cats", "dogs"), count: int = 5
+) -> Path:
+    """Images below a folder for each side and class; returns the root."""
+    names = ",".join(f"{place}.png" for place in range(count))
+    return grow(root, " ".join(f"{side}/{name}/{{{names}}}" for side in sides for name in classes))

@@ -22,10 +22,10 @@ from transformers import TrainerControl, TrainerState
 from descend import InputError, run
 from descend.cli import main
 from descend.cli.settings import read_recipe
-from descend.methods import METHODS
 from descend.report import write_sweep
 from descend.results.ownership import written_by_descend
 from descend.results.sweeps import Searched, SweepFile
+from descend.settings import METHODS
 from descend.sweep import worker
 from descend.sweep.results import searched_by, sentences
 from descend.sweep.space import edges, read_ranges, recipe_values, space

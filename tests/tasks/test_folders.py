@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from descend import InputError
-from descend.tasks.images import read_images
+from descend.tasks.images.sources import read_images
 from descend.tasks.text import read_labelled
 from tests.support.sources import grow
 

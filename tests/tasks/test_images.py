@@ -13,10 +13,15 @@ from transformers import ViTImageProcessorPil
 
 from descend import InputError
 from descend.errors import MissingPackageError
-from descend.tasks.images import Images, read_images
-from tests.support.images import folder, picture
+from descend.tasks.images.sources import Images, read_images
+from tests.support.sources import grow, image_folder
 
-RNG = np.random.default_rng(0)
+
+def picture(height, width, mode="RGB"):
+    """Dark, with a bright upper half."""
+    values = np.random.default_rng(0).integers(0, 40, (height, width), dtype=np.uint8)
+    values[: height // 2] += 200
+    return Image.fromarray(values).convert(mode)
 
 
 def idx(root, name, values, *, zipped=False):
@@ -27,9 +32,13 @@ def idx(root, name, values, *, zipped=False):
     file.write_bytes(gzip.compress(content) if zipped else content)
 
 
+def noise(seed):
+    return np.random.default_rng(seed).integers(0, 255, (10, 6, 6))
+
+
 def mnist(root, *, zipped=False, sides=("train", "t10k"), labels=(3, 7)):
-    for side in sides:
-        idx(root, f"{side}-images-idx3", RNG.integers(0, 255, (10, 6, 6)), zipped=zipped)
+    for number, side in enumerate(sides):
+        idx(root, f"{side}-images-idx3", noise(number), zipped=zipped)
         idx(root, f"{side}-labels-idx1", np.array(labels * 5), zipped=zipped)
     return root
 
@@ -51,7 +60,7 @@ def test_any_image_is_upright_in_three_channels_and_of_one_size(tmp_path):
         "photo.jpeg": (upright.transpose(Image.Transpose.ROTATE_90), {"exif": turned, "quality": 95}),
         "cmyk.JPG": (picture(64, 64, "CMYK"), {}),
     }
-    root = folder(tmp_path, sides=(".",), count=0)
+    root = grow(tmp_path, "cats/ dogs/")
     for name, (each, options) in files.items():
         for kind in ("cats", "dogs"):
             each.save(root / kind / name, **options)
@@ -66,7 +75,7 @@ def test_any_image_is_upright_in_three_channels_and_of_one_size(tmp_path):
 
 @pytest.mark.parametrize("held", ["test", "val", None])
 def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_path, held):
-    root = folder(tmp_path, sides=("train", held) if held else ("train",), count=10)
+    root = image_folder(tmp_path, sides=("train", held) if held else ("train",), count=10)
     parts, again = (read_images(str(root)).parts(0.25) for _ in range(2))
     assert list(parts) == ["train", "validation", "test"]
     files = [file for side in parts.values() for file in side.pictures]
@@ -79,12 +88,12 @@ def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_p
 
 
 def test_equal_images_are_on_one_side(tmp_path, caplog):
-    root = folder(tmp_path / "data", sides=(".",), count=10)
+    root = image_folder(tmp_path / "data", sides=(".",), count=10)
     for name in ("cats", "dogs"):
         for place in range(10):
             shutil.copy(root / name / f"{place}.png", root / name / f"again-{place}.png")
     arrays = mnist(tmp_path / "idx", sides=["train"])
-    images = np.repeat(RNG.integers(0, 255, (10, 6, 6)), 2, 0)
+    images = np.repeat(noise(0), 2, 0)
     idx(arrays, "train-images-idx3", images)
     idx(arrays, "train-labels-idx1", np.array([3] * 10 + [7] * 10))
     for data in (root, arrays):
@@ -98,7 +107,7 @@ def test_equal_images_are_on_one_side(tmp_path, caplog):
         )
         assert all(len(set(side.labels)) == 2 for side in parts.values())
     assert not caplog.text
-    both = folder(tmp_path / "both", sides=("train", "test", "val"))
+    both = image_folder(tmp_path / "both", sides=("train", "test", "val"))
     shutil.copy(both / "train" / "cats" / "0.png", both / "test" / "cats" / "0.png")
     shutil.copy(both / "train" / "dogs" / "0.png", both / "val" / "dogs" / "0.png")
     parts = read_images(str(both)).parts(0.25)
@@ -158,7 +167,7 @@ def _alike(root):
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_before_training(tmp_path, harm, message):
-    root = folder(tmp_path)
+    root = image_folder(tmp_path)
     harm(root)
     with pytest.raises(InputError, match=message) as refused:
         read_images(str(root)).parts(0.2)

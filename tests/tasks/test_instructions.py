@@ -68,6 +68,9 @@ def test_wrong_files_are_refused_by_row(tmp_path, content, words):
     (tmp_path / "data.json").write_text(content, "latin-1")
     with pytest.raises(InputError, match=words):
         read_instructions(tmp_path / "data.json")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is none"):
         read_instructions(tmp_path / "none.json")
 

@@ -1,12 +1,19 @@
-"""Targets of a language model: found by the collator as by a search in the batch."""
+"""Targets inside a text: next tokens, classes of tokens, and answers to questions."""
 
 import pickle
 
 import pytest
 import torch
+from datasets import Dataset
+from torch.nn import functional as F
 
 from descend.errors import InputError
-from descend.tasks.text import NextToken
+from descend.tasks.text import NextToken, QuestionAnswering, TokenClassification
+
+LIMITS = {"labels": 3, "vocabulary": 40, "length": 6}
+TAGGED = {"input_ids": [[4, 5, 6], [7, 8]], "labels": [[0, -100, 2], [-100, 1]]}
+ASKED = {"input_ids": [[4, 5, 6], [7, 8]], "start_positions": [1, 0], "end_positions": [2, 0]}
+PACKED = {"input_ids": [[1] * 8] * 2, "labels": [[1] * 8] * 2, "seq_lengths": [[3, 2, 3], [1, 7]]}
 
 
 def collated(samples):
@@ -40,7 +47,57 @@ def test_a_batch_without_labels_stays_as_it_is():
     assert NextToken().locating(lambda given: given)(samples) == samples
 
 
-def test_a_packed_text_that_is_too_long_is_named_by_its_row():
-    rows = [{"input_ids": [1] * 6, "labels": [1] * 6, "seq_lengths": lengths} for lengths in ([3, 2, 1], [1, 5])]
-    with pytest.raises(InputError, match=r"sample 1 has 5 tokens.*at most 4"):
-        NextToken().check(rows, {"vocabulary": 9, "length": 4})
+def rows(columns):
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def test_a_target_is_a_token_with_a_label():
+    task, labels = TokenClassification(), torch.tensor([[0, -100, 2], [-100, 1, -100], [-100, -100, -100]])
+    batch = {"input_ids": torch.zeros(3, 3, dtype=torch.long), "labels": labels}
+    assert task.target(batch).tolist() == [0, 2, 1] and task.owners(batch).tolist() == [0, 0, 1]
+    inputs = task.inputs(batch)
+    assert inputs.keys() == {"input_ids", "places"} and inputs["places"].tolist() == [0, 2, 4]
+    assert task.inputs({"input_ids": 0}) == {"input_ids": 0}
+
+
+def test_an_answer_is_right_if_both_places_are():
+    task = QuestionAnswering()
+    batch = {"input_ids": 0, "start_positions": torch.tensor([1, 0]), "end_positions": torch.tensor([2, 0])}
+    assert task.inputs(batch) == {"input_ids": 0}
+    target = task.target(batch)
+    logits = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
+    by_hand = [
+        (F.cross_entropy(logits[i, :, 0], target[i, 0]) + F.cross_entropy(logits[i, :, 1], target[i, 1])) / 2
+        for i in range(2)
+    ]
+    torch.testing.assert_close(task.losses(logits, target), torch.stack(by_hand))
+    right = F.one_hot(target, 3).transpose(1, 2).float()
+    assert task.score(right, target).tolist() == [1, 1]
+    right[1, 2, 1] = 9
+    assert task.score(right, target).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("form", [rows, Dataset.from_dict])
+@pytest.mark.parametrize(
+    ("task", "columns", "message"),
+    [
+        (TokenClassification, {"labels": [[0], [1]]}, r"input_ids.*got labels"),
+        (TokenClassification, {"input_ids": [[4]]}, r"labels.*got input_ids"),
+        (TokenClassification, TAGGED | {"labels": [[0, 1, 2], [1]]}, r"sample 1 has 1 labels.*2 tokens"),
+        (TokenClassification, TAGGED | {"labels": [[0, 1, 2], [1, 3]]}, r"sample 1 has label 3.*-100.*0 … 2"),
+        (TokenClassification, TAGGED | {"labels": [[0, -1, 2], [1, 1]]}, r"sample 0 has label -1"),
+        (TokenClassification, TAGGED | {"labels": [[-100] * 3, [-100] * 2]}, r"no target.*-100"),
+        (TokenClassification, TAGGED | {"input_ids": [[4, 5, 6], [7, 40]]}, r"sample 1 has token 40.*40 rows"),
+        (TokenClassification, {"input_ids": [[4] * 7], "labels": [[0] * 7]}, r"sample 0 has 7 tokens.*6"),
+        (NextToken, PACKED, r"sample 1 has 7 tokens.*at most 6"),
+        (QuestionAnswering, TAGGED, r"start_positions.*got input_ids, labels"),
+        (QuestionAnswering, ASKED | {"end_positions": [2, 2]}, r"sample 1.*0 … 2.*0 … 1.*first token"),
+        (QuestionAnswering, ASKED | {"start_positions": [1, -1]}, r"sample 1.*-1 … 0"),
+        (QuestionAnswering, ASKED | {"end_positions": [0, 0]}, r"sample 0.*1 … 0.*in order"),
+    ],
+)
+def test_what_does_not_fit_is_named(form, task, columns, message):
+    for fits in (form(ASKED if task is QuestionAnswering else TAGGED), []):
+        task().check(fits, LIMITS)
+    with pytest.raises(InputError, match=message):
+        task().check(form(columns), LIMITS)

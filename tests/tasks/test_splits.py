@@ -30,14 +30,6 @@ def test_the_validation_part_is_the_same_share_every_time(rows):
     assert split_off(one, 0.5) is one  # a validation side that is given stays
 
 
-def test_rows_without_repeats_are_split_as_by_datasets():
-    rows = Dataset.from_dict({"text": [f"text {number}" for number in range(50)]})
-    theirs = rows.train_test_split(10, seed=0)
-    validation, train = split_groups(rows["text"][:], [10])
-    assert rows.select(validation).to_list() == theirs["test"].to_list()
-    assert rows.select(train).to_list() == theirs["train"].to_list()
-
-
 def test_every_group_is_as_likely_as_any_other_to_be_held_out():
     """Else groups of many rows would be in validation more often than their share."""
     held = 0
@@ -52,9 +44,7 @@ def test_every_group_is_as_likely_as_any_other_to_be_held_out():
 @pytest.mark.parametrize(
     ("rows", "share", "match"),
     [
-        (generate_reviews(50, 0), 0, "between 0 and 1; got 0"),
         (generate_reviews(50, 0), 0.01, "at least 2 of the 50"),
-        (generate_reviews(50, 0), 1.5, "got 1.5"),
         ([{"text": "the only premise", "label": 0}] * 50, 0.5, "1 different"),
     ],
 )
@@ -63,16 +53,9 @@ def test_a_share_that_leaves_a_part_empty_is_refused(rows, share, match):
         split_off(sides(rows), share)
 
 
-def test_a_part_that_large_groups_spoil_is_told_or_refused(caplog):
-    keys = ["large"] * 250 + list(range(50))
-    validation, train = split_groups(keys, [150])
-    assert sorted([*validation, *train]) == list(range(300)) and len(validation) in (28, 278)
-    assert f"a held-out part has {len(validation)} rows, where 150 were asked for" in caplog.text
-    assert len(caplog.records) == 1
+def test_a_part_that_large_groups_leave_empty_is_refused():
     with pytest.raises(InputError, match=r"expected 3 parts with rows in each.*10 rows with 2 different ones"):
         split_groups(["a"] * 9 + ["b"], [3, 3])
-    split_groups(list(range(40)), [10])
-    assert len(caplog.records) == 1
 
 
 def premise(row, tokenizer):

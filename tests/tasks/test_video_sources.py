@@ -288,9 +288,7 @@ def test_frames_are_upright_as_exif_and_the_display_matrix_say(tmp_path, orienta
         assert np.abs(decoded(file)[0] - expected).mean() < 3, file
 
 
-def test_a_video_that_is_shown_aslant_is_refused_and_damaged_exif_costs_nothing(tmp_path):
-    with pytest.raises(InputError, match=r"aslant\.mp4.*45°.*quarter turns"):
-        decoded(turned(write_video(tmp_path / "aslant.mp4"), 46341, 46341, -46341, 46341))
+def test_damaged_exif_costs_nothing(tmp_path):
     Image.new("L", (24, 16), 77).save(tmp_path / "odd.jpg", exif=b"Exif\0\0not a TIFF at all")
     assert decoded(tmp_path / "odd.jpg").mean() == 77
 

@@ -11,7 +11,7 @@ import torch
 from transformers import HfArgumentParser, TrainingArguments
 
 from descend import UT, DescentConfig, InputError, UTConfig
-from descend.methods import METHODS, settings_of_others
+from descend.settings import METHODS, settings_of_others
 from descend.training.config import REFUSED as NEVER
 
 LIST = [0.25, 0.5, 0.125]

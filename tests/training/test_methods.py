@@ -228,9 +228,6 @@ def test_useful_layers_are_trained_as_under_constraints_and_not_judged_by_them(t
 # --- own exits
 
 
-WEIGHTS = [0.0, 0.3, 0.7, 1.0]
-
-
 def texts():
     """Four texts without padding, and their classes."""
     ids = torch.randint(5, 40, (4, 9), generator=torch.Generator().manual_seed(0))
@@ -259,21 +256,6 @@ def test_heads_have_their_own_learning_rate(tmp_path):
     assert rates == {True: {0.1}, False: {0.01}}
     ids = [id(parameter) for group in made.optimizer.param_groups for parameter in group["params"]]
     assert len(set(ids)) == len(ids) == len(list(made.model.parameters()))
-
-
-@pytest.mark.slow
-def test_a_compiled_objective_with_own_exits_is_the_eager_one():
-    found = []
-    for compiles in (False, True):
-        objective = Objective(network("bert")).eval()
-        objective.model.give_own_exits()
-        if compiles:
-            objective.compile(backend="aot_eager")
-            objective(WEIGHTS, **texts())  # the first pass is eager
-        total = objective(WEIGHTS, **texts()).lagrangian
-        total.backward()
-        found.append([total, *(each.grad for each in objective.parameters() if each.grad is not None)])
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_exits_of_a_language_model_start_at_least_squares(tmp_path):

@@ -21,9 +21,17 @@ from descend.cli.parsing import (
     talk,
 )
 from descend.errors import InputError
-from descend.methods import check_method
 from descend.recipes import RECIPES
-from descend.settings import LIBRARIES, NAMED, DescentSettings, Setting, SFTSettings, flag_of, settings_of
+from descend.settings import (
+    LIBRARIES,
+    NAMED,
+    DescentSettings,
+    Setting,
+    SFTSettings,
+    check_method,
+    flag_of,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from descend.recipes import Recipe
@@ -177,7 +185,7 @@ def known_settings(recipe: str) -> dict[str, Setting]:
     """All settings of a recipe that the command line takes, by name, with the recipe's own defaults."""
     kind = RECIPES.settings(recipe)
     every = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind) | settings_of(kind)
-    usual = kind.training.arguments()
+    usual = kind.training
     taken = {option.strip("-").replace("-", "_") for option in REPLACED} | {"log_level", "log_level_replica"}
     return {
         name: each._replace(default=usual.get(name, each.default)) for name, each in every.items() if name not in taken
@@ -190,7 +198,6 @@ def _add(group: Any, setting: Setting, *, shown: bool = True) -> None:
     ours = NAMED[setting.name].help if setting.name in NAMED else ""
     help = ours or setting.metadata.get("help", "").replace("%%", "%")  # TRL's is escaped already
     help, _, default = help.removesuffix("]").rpartition(" [") if help.endswith("]") else (help, "", "")
-    default = default if setting.otherwise is None else str(setting.otherwise)
     if setting.kind is bool:
         more: dict[str, Any] = {"action": OnOff}
     else:

@@ -46,7 +46,7 @@ def sweep(words: Sequence[str]) -> None:
     settings = given_settings([options.recipe, *given, "--out", str(options.out)])
     name = settings.pop("recipe")
     del settings["output_dir"]
-    usual = RECIPES.settings(name).training.arguments().get("method", "constrained")
+    usual = RECIPES.settings(name).training.get("method", "constrained")
     methods = [method for part in options.method or [f"erm,{usual}"] for method in part.split(",")]
     from descend.report import write_sweep
     from descend.sweep.results import sentences

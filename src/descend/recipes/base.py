@@ -15,7 +15,7 @@ from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
-from descend.settings import GENERATED, SMALL, PretrainedSettings, RecipeSettings, TrainingDefaults, WorkloadSettings
+from descend.settings import GENERATED, SMALL, PretrainedSettings, RecipeSettings, WorkloadSettings
 from descend.tasks import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
@@ -155,7 +155,7 @@ class Recipe(RecipeSettings, Workload):
     """Whether the model has a word embedding."""
 
     @property
-    def defaults(self) -> TrainingDefaults:
+    def defaults(self) -> dict[str, Any]:
         """Training arguments of these settings; those of a pretrained model differ from `training`."""
         return self.training
 

@@ -4,10 +4,9 @@ from dataclasses import MISSING
 from typing import Any, NamedTuple
 
 from descend.errors import InputError
-from descend.methods import check_method
 from descend.recipes import RECIPES
 from descend.recipes.base import Recipe
-from descend.settings import settings_of
+from descend.settings import check_method, settings_of
 from descend.training.config import FILLED, drop_what_contradicts
 from descend.training.preset import Preset, paper
 
@@ -57,7 +56,7 @@ def configure(name: str, **settings: Any) -> Configured:
     chosen = {**preset.settings, **settings}
     try:
         recipe = kind(**{key: chosen[key] for key in of_recipe.keys() & chosen.keys()})
-        defaults = recipe.defaults.arguments()
+        defaults = recipe.defaults
         fixed = {key: value for key, value in defaults.items() if key not in FILLED}
         values = {key: each.default for key, each in of_trainer.items() if each.default is not MISSING}
         values |= fixed | {**preset.training, **settings}

@@ -38,7 +38,7 @@ from descend.recipes.base import (
     kept_layers,
     load_pretrained,
 )
-from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings, TrainingDefaults
+from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings
 from descend.tasks.splits import split_groups
 from descend.tasks.text import (
     Instructions,
@@ -94,14 +94,14 @@ class LanguageRecipe(LanguageSettings, Recipe):
         return f"{type(self._config()).__name__.removesuffix('Config')}-{self.depth}"
 
     @property
-    def defaults(self) -> TrainingDefaults:
+    def defaults(self) -> dict[str, Any]:
         """Training arguments of these settings: small steps for a pretrained model, larger ones for adapters.
 
         Adapters share one readout, because own exits would not be saved beside them.
         """
         if self.model == SMALL:
             return self.training
-        return LanguageSettings.pretrained.but(learning_rate=2e-4) if self.lora else self.pretrained
+        return LanguageSettings.pretrained | {"learning_rate": 2e-4} if self.lora else self.pretrained
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""
@@ -208,9 +208,9 @@ class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
     """Instruction tuning of a pretrained language model, plain unless a method is given."""
 
     @property
-    def defaults(self) -> TrainingDefaults:
+    def defaults(self) -> dict[str, Any]:
         """Plain training, with adapters too."""
-        return super().defaults.but(method="erm")
+        return super().defaults | {"method": "erm"}
 
     def completed(self) -> Self:
         """The recipe with absolute paths and the number of blocks.

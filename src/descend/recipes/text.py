@@ -56,7 +56,6 @@ from descend.settings import (
     NoiseLevel,
     TextSettings,
     TextUTSettings,
-    TrainingDefaults,
     setting,
 )
 from descend.tasks.text import Classification, tokenize
@@ -189,7 +188,7 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
     """
 
     @property
-    def defaults(self) -> TrainingDefaults:
+    def defaults(self) -> dict[str, Any]:
         """Training arguments of these settings: small steps for a pretrained model."""
         return self.training if self.model == SMALL else self.pretrained
 

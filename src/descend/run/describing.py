@@ -5,14 +5,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from descend.methods import settings_of_others
 from descend.models.linear_readout import LinearReadout
 from descend.models.own_exits import MARK
 from descend.recipes import GENERATED
 from descend.recipes.configuring import configure
 from descend.results import RunConfig, read_config
 from descend.results.card import card_of_run, hub_name
-from descend.settings import SMALL, options
+from descend.settings import SMALL, options, settings_of_others
 from descend.training.config import DescentArguments
 
 _DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}

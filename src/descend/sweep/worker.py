@@ -21,13 +21,12 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import run
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse
-from descend.methods import settings_of_others
 from descend.recipes import configure
 from descend.results import Summary, locked
 from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
 from descend.results.sweeps import SWEEP_FILE, SweepFile
 from descend.seeds import Stream, derived
-from descend.settings import options
+from descend.settings import options, settings_of_others
 from descend.sweep.results import RULE, line, searched_by
 from descend.sweep.space import Ranges, draw, recipe_values, space
 

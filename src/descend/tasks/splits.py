@@ -1,6 +1,5 @@
 """Split samples at random into parts that share no text, prompt or image."""
 
-import logging
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,6 @@ from descend.errors import InputError
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-logger = logging.getLogger(__name__)
-
-
 TEST_SHARE = 0.2
 """Share of each class to test on where there is no test side."""
 
@@ -21,9 +17,7 @@ TEST_SHARE = 0.2
 def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[int]]:
     """Split rows at random, the same way in every run, with all rows of one key in one part.
 
-    Groups of rows are drawn, each as likely as any other. So a part may have a few rows more or fewer than asked for;
-    a warning says where it is off by more than a quarter. Without repeated keys the parts are those of
-    `datasets.Dataset.train_test_split` with seed 0.
+    Groups of rows are drawn, each as likely as any other. So a part may have more or fewer rows than asked for.
 
     Args:
         keys: What rows of one group have in common, for each row.
@@ -48,13 +42,6 @@ def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[i
             f"expected {len(parts)} parts with rows in each, where rows of one text or prompt stay together; got "
             f"{len(keys)} rows with {len(groups)} different ones, and parts of {', '.join(map(str, map(len, parts)))}. "
             "Give rows with more different texts."
-        )
-    off = [(count, len(part)) for count, part in zip(counts, parts, strict=False) if abs(len(part) - count) > count / 4]
-    if off:
-        logger.warning(
-            "a held-out part has %d rows, where %d were asked for: rows of one text or prompt stay together, and some "
-            "have many.",
-            *off[0][::-1],
         )
     return parts
 
@@ -97,10 +84,8 @@ def split_off(texts: "DatasetDict", validation_share: float, *, by_class: bool =
         by_class: Whether to take this share of each class.
 
     Raises:
-        InputError: If the share is out of range, or leaves a part empty.
+        InputError: If the share leaves a part empty.
     """
-    if not 0 < validation_share < 1:
-        raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
     if "validation" in texts:
         return texts
     rows = texts["train"]

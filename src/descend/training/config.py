@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -13,10 +13,9 @@ from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.core.targets import step_numbers
 from descend.errors import InputError
-from descend.methods import settings_of_others
 from descend.models.loading import MOST_LAYERS
 from descend.reading import refuse_file
-from descend.settings import DescentSettings, check, read_alpha, read_dual_every, settings_of
+from descend.settings import DescentSettings, check, read_alpha, settings_of_others
 from descend.training.methods import CLASSES
 from descend.training.preset import paper
 
@@ -83,6 +82,10 @@ PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer"
 
 FILLED = ("strength", "dual_optim_args")
 """Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
+
+WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
+WITH_ALPHA = {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05}
+"""What settings that are None stand for, see `DescentArguments.resolved`; their help says the same."""
 
 
 @dataclass
@@ -160,7 +163,8 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         check(self)
         if self.alpha is not None:
             self.alpha = read_alpha(self.alpha) if isinstance(self.alpha, str) else step_numbers(self.alpha)
-        self.dual_every = read_dual_every(self.dual_every)
+        every = str(self.dual_every)
+        self.dual_every = int(every) if every.isdecimal() else self.dual_every
         if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
             self.check_compilable()
         if self.preset is not None and self.alpha is None:
@@ -242,7 +246,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f"strength and alpha are two ways to set what a layer must reach; {bounds}, and strength is "
                 f"{self.strength}. Leave out one of them."
             )
-        alpha = self.alpha
+        alpha: Any = self.alpha
         if self.alpha_decay != 1 and not isinstance(alpha, list):  # a schedule from the chain's start on
             alpha = [alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
         return DescentProblem(
@@ -280,6 +284,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
 
     def _dual(self, problem: DescentProblem) -> PrimalDual:
         """The dual of a constrained problem."""
+        every = cast(int | Literal["epoch"], self.dual_every)  # `PrimalDual` refuses all else
         return PrimalDual(
             problem,
             lr=self.resolved("dual_lr"),
@@ -288,19 +293,18 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             slack=self.slack,
             slack_lr=self.slack_lr,
             slack_optimizer=self.slack_optimizer,
-            every=self.dual_every,
+            every=every,
             options=json.loads(self.dual_optim_args or "{}"),
         )
 
     def resolved(self, name: str) -> Any:
         """The value of a setting; if it is None, its default, which may depend on other settings."""
         value = getattr(self, name)
-        if value is None and name == "dual_lr":
-            return LEARNING_RATES.get(self.resolved("dual_optimizer"))
-        otherwise = settings_of(type(self))[name].otherwise
-        if value is not None or otherwise is None:
+        if value is not None:
             return value
-        return otherwise.value if self.alpha is None else otherwise.with_alpha
+        if name == "dual_lr":
+            return LEARNING_RATES.get(self.resolved("dual_optimizer"))
+        return (WITHOUT_ALPHA if self.alpha is None else WITH_ALPHA).get(name)
 
     def warmup(self, steps: int, epoch: int) -> int:
         """The number of warm-up steps, before the constraints take part.
@@ -312,7 +316,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         Raises:
             InputError: If the run would end before its first dual step, so that the multipliers never move.
         """
-        name = "dual_warmup_steps"
+        name, every = "dual_warmup_steps", cast(int | Literal["epoch"], self.dual_every)
         if self.dual_warmup_epochs is not None:
             name = "dual_warmup_epochs"
             warmup = round(self.dual_warmup_epochs * epoch)
@@ -320,14 +324,12 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             share = self.resolved(name)
             warmup = round(share * steps) if share < 1 else round(share)
         # An epoch's dual step is taken where the next epoch begins, so the last epoch has none.
-        late = (
-            (steps - 1) // epoch * epoch <= warmup if self.dual_every == "epoch" else warmup + self.dual_every > steps
-        )
+        late = (steps - 1) // epoch * epoch <= warmup if every == "epoch" else warmup + every > steps
         if CLASSES[self.method].constrained and late:
-            of_epoch = f" of {epoch} steps, of which the last has no dual step" if self.dual_every == "epoch" else ""
+            of_epoch = f" of {epoch} steps, of which the last has no dual step" if every == "epoch" else ""
             raise InputError(
                 f"{name} and dual_every must leave the constraints a dual step; got {warmup} of {steps} steps of "
-                f"warm-up and dual_every {self.dual_every}{of_epoch}. Lower one of them, or train longer."
+                f"warm-up and dual_every {every}{of_epoch}. Lower one of them, or train longer."
             )
         return warmup
 

@@ -417,7 +417,8 @@ class Measuring(TrainerHooks):
             target = task.target(batch)
         except KeyError:  # samples without labels have predictions only
             return None, None if prediction_loss_only else prediction, None
-        read = prediction.flatten(0, 1)[task.inputs(batch)["places"]] if causal else prediction
+        places = task.inputs(batch).get("places") if causal else None
+        read = prediction if places is None else prediction.flatten(0, 1)[places]
         loss = task.losses(read, target).mean()
         return (loss, None, None) if prediction_loss_only else (loss, prediction, self._labels(batch))
 

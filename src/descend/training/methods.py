@@ -1,6 +1,6 @@
 """The methods: what each minimizes, what it changes in a step, and what it refuses.
 
-To add one, derive a class here, put it into `CLASSES`, and name it in `descend.methods.METHODS`.
+To add one, derive a class here, put it into `CLASSES`, and name it in `descend.settings.METHODS`.
 """
 
 import math

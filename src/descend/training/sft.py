@@ -50,7 +50,6 @@ class DescentSFTConfig(SFTSettings, DescentArguments, SFTConfig):
 
     def _check(self) -> None:
         super()._check()
-        TargetSample(self.exit_share)
         if self.loss_type not in ("nll", "chunked_nll"):  # the same loss, by TRL's older name
             raise InputError(f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.")
         if self.trust_remote_code:

@@ -67,10 +67,8 @@ class Pictures(NamedTuple):
         Equal images are all in one part, but for those that are on several sides as they are given.
 
         Raises:
-            InputError: If the share is out of range, or a class has too few images.
+            InputError: If a class has too few images.
         """
-        if not 0 < validation_share < 1:
-            raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
         with ThreadPoolExecutor() as pool:
             digests = {name: list(pool.map(_digest, side.pictures)) for name, side in self.sides.items()}
         keys, sides = digests.pop("train"), dict(self.sides)

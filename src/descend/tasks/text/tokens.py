@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 VOCABULARY = 8000
 """Vocabulary size of a tokenizer trained here; a few thousand reviews have that many words."""
 
+_READERS: dict[str, Any] = {
+    "tokenizer.json": AutoTokenizer,
+    "tokenizer_config.json": AutoTokenizer,
+    "vocab.txt": BertTokenizer,
+    "merges.txt": RobertaTokenizer,
+}
+"""A file of a tokenizer → the class that reads its folder; the first file that is there counts."""
+
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
 
@@ -77,30 +85,21 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer from a folder, or by its name on the Hub; without a padding token it pads with the end of a text.
 
     Args:
-        source: A folder that `save_pretrained` wrote, a folder with BERT's ``vocab.txt``, or one with ``vocab.json``
-            and ``merges.txt`` (RoBERTa, GPT-2), to which RoBERTa's special tokens are added. Or a name on the Hub.
+        source: A folder that `save_pretrained` wrote, a folder with BERT's ``vocab.txt``, one with ``vocab.json`` and
+            ``merges.txt`` (RoBERTa, GPT-2), to which RoBERTa's special tokens are added, or any other that
+            `AutoTokenizer` reads. Or a name on the Hub.
 
     Raises:
         InputError: If no tokenizer can be loaded, or it has no token to pad with.
     """
     folder = Path(source).expanduser()
+    reader = next((kind for name, kind in _READERS.items() if (folder / name).is_file()), AutoTokenizer)
     try:
-        if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file() or not folder.is_dir():
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        elif (folder / "vocab.txt").is_file():
-            tokenizer = BertTokenizer.from_pretrained(folder)
-        elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            tokenizer = RobertaTokenizer.from_pretrained(folder)
-        else:
-            raise InputError(
-                f"{folder} holds no tokenizer; expected tokenizer.json, vocab.txt, or vocab.json and merges.txt."
-            )
-    except InputError:
-        raise
+        tokenizer = reader.from_pretrained(folder if folder.is_dir() else source, trust_remote_code=False)
     except Exception as error:  # tokenizers raises plain exceptions
         raise InputError(
-            f"can't load a tokenizer from {str(source)!r}: expected a folder with tokenizer.json or vocab.txt, or a "
-            f"name on the Hub, which needs a network at first. {reason(error)}"
+            f"can't load a tokenizer from {str(source)!r}: expected a folder with tokenizer.json, vocab.txt, or "
+            f"vocab.json and merges.txt, or a name on the Hub, which needs a network at first. {reason(error)}"
         ) from None
     # Transformers builds such a tokenizer from a folder without a vocabulary.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
@@ -237,17 +236,13 @@ def values(dataset: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not stored(dataset):
         rows = [np.atleast_1d(dataset[place][name]) for place in range(len(dataset))]
         return np.concatenate(rows), np.array([len(row) for row in rows])
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # Without a copy, in Arrow's memory.
     column: Any = dataset.select_columns(name).with_format("arrow")[:][name]
     column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    lists = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list  # all that datasets stores
-    if not any(is_one(column.type) for is_one in lists):
+    if not hasattr(column, "value_lengths"):  # no lists
         return column.to_numpy(zero_copy_only=False), np.ones(len(column), np.int64)
-    counts = pc.list_value_length(column).fill_null(0).to_numpy()
-    return pc.list_flatten(column).to_numpy(zero_copy_only=False), counts
+    counts = column.value_lengths().fill_null(0).to_numpy()
+    return column.flatten().to_numpy(zero_copy_only=False), counts
 
 
 def fields(dataset: Any) -> list[str]:

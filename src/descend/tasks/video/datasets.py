@@ -89,10 +89,8 @@ def load_video(
         validation_share: Share of the training clips, in (0, 1).
 
     Raises:
-        InputError: PATH can't be read, all clips of a side are shorter than T, or a setting is out of range.
+        InputError: PATH can't be read, all clips of a side are shorter than T, or T or the stride is below 1.
     """
-    if not 0 < validation_share < 1:
-        raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}")
     if path is None:
         scenes = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
         footage = [(f"scene {number}", frames) for number, frames in enumerate(scenes)]

@@ -34,20 +34,6 @@ VIDEO_FORMATS = "avi,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
 _SUBFILE, _NOT_A_PAGE = 254, 0b101
 """TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and a mask for one."""
 
-_Turn = Image.Transpose
-_MATRIX_TURNS = {
-    (1, 0, 0, 1): None,
-    (0, 0, 0, 0): None,  # some writers leave the matrix empty
-    (-1, 0, 0, 1): _Turn.FLIP_LEFT_RIGHT,
-    (-1, 0, 0, -1): _Turn.ROTATE_180,
-    (1, 0, 0, -1): _Turn.FLIP_TOP_BOTTOM,
-    (0, 1, 1, 0): _Turn.TRANSPOSE,
-    (0, 1, -1, 0): _Turn.ROTATE_270,
-    (0, -1, -1, 0): _Turn.TRANSVERSE,
-    (0, -1, 1, 0): _Turn.ROTATE_90,
-}
-"""What turns a frame upright, by its video's display matrix (a, b, c, d): (x, y) is shown at (a·x + c·y, b·x + d·y)."""
-
 
 def image_pictures(files: tuple[Path, ...]) -> Iterator[tuple[str, Image.Image]]:
     """Decode a clip stored as one image per frame, or as the pages of one image.
@@ -99,7 +85,7 @@ def video_pictures(file: Path) -> Iterator[tuple[str, Image.Image]]:
             for image in packet.decode():
                 length = image.duration or 0
                 end = max(end, (decoded if image.pts is None else image.pts) + length)
-                yield f"frame {decoded} of {file}", _upright(image, file)
+                yield f"frame {decoded} of {file}", _upright(image)
                 decoded += 1
         # By time, since a header's number of frames includes those that are left out. An AVI's ticks are frames, and
         # its duration is a guess where the file was cut. A trim may end inside a frame, and codecs drop a few.
@@ -218,23 +204,19 @@ def _pages(image: Image.Image) -> list[int]:
     return [page for page in pages if page not in copies] or pages[:1]
 
 
-def _upright(frame: VideoFrame, file: Path) -> Image.Image:
-    """A video's frame in grey, turned as its display matrix says.
+def _upright(frame: VideoFrame) -> Image.Image:
+    """A video's frame in grey, turned as its display matrix says: the pixel (x, y) is shown at (a·x + c·y, b·x + d·y).
 
-    Raises:
-        InputError: If the matrix turns by other than quarters.
+    Only quarter turns and flips are made; those nearest to another matrix.
     """
-    picture = Image.fromarray(frame.to_ndarray(format="gray"))
+    picture = frame.to_ndarray(format="gray")
     data: Any = frame.side_data.get("DISPLAYMATRIX")
-    if data is None:
-        return picture
-    a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data))
-    largest = max(map(abs, (a, b, c, d))) or 1
-    signs = tuple(round(value / largest) for value in (a, b, c, d))
-    if signs not in _MATRIX_TURNS:
-        raise InputError(f"{file} is to be shown turned by {frame.rotation}°; expected quarter turns. Encode it again.")
-    turn = _MATRIX_TURNS[signs]
-    return picture if turn is None else picture.transpose(turn)
+    if data is not None:
+        a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data))  # some writers leave it empty
+        if abs(b) > abs(a):
+            picture, a, d = picture.T, c, b
+        picture = picture[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]
+    return Image.fromarray(picture)
 
 
 @contextmanager
