@@ -21,6 +21,7 @@ CHECKED = {"transformers": "5.23", "trl": "1.16"}
 
 TRANSFORMERS = {
     "_determine_best_metric": "metrics, trial",
+    "_finalize_training": "trial, num_train_samples, start_time",
     "_get_collator_with_removed_columns": "data_collator, description=None",
     "_clip_grad_norm": "model",
     "_get_grad_norm": "model, grad_norm=None",

@@ -232,6 +232,14 @@ class TrainerHooks(Saving):
         self.check_step(model, norm)
         return norm
 
+    def _finalize_training(self, *given: Any) -> Any:
+        """As in Transformers, which deletes all checkpoints but the best one here, whoever wrote them."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            return super()._finalize_training(*given)
+        finally:
+            self.args.save_total_limit = limit  # `rotate` keeps to it
+
     def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the model's device."""
         return self._prepare_inputs(batch)
