@@ -269,7 +269,7 @@ class SFTSettings(DescentSettings):
             of plain fine-tuning.
     """
 
-    exit_share: float = setting(1.0, "share of target tokens that inner exits see")
+    exit_share: Factor = setting(1.0, "share of target tokens that inner exits see")
 
 
 class Named(NamedTuple):
