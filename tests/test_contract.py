@@ -19,7 +19,7 @@ from descend.models import LayeredModel
 from descend.objective import Objective
 from descend.tasks.text import Classification, TokenClassification
 from tests.support.networks import QUIET, causal, network
-from tests.support.own import Classes, ResidualMLP, layers, mlp, samples
+from tests.support.own import Classes, ResidualMLP, Whole, layers, mlp, samples
 from tests.support.tagging import Tagger
 
 
@@ -37,28 +37,6 @@ def trainer(folder, model=None, task=None, data=None, noise=0.5, held_out=None, 
     )
 
 
-class Subclass(LayeredModel):
-    """A model of ones own without `descend.layered`, and without a forward pass."""
-
-    depth = 3
-
-    def __init__(self):
-        super().__init__()
-        self.inside = mlp()
-
-    def get_input_embeddings(self):
-        return self.inside.embed
-
-    def layer_outputs(self, inputs):
-        states = [self.inside.embed(inputs["x"])]
-        for block in self.inside.blocks:
-            states.append(block(states[-1]))
-        return tuple(states)
-
-    def readout(self, hidden):
-        return self.inside.head(self.inside.norm(hidden))
-
-
 # --- what the first user met who brought a model and a task of their own
 
 
@@ -68,7 +46,7 @@ def tied():
     return layers(model)
 
 
-@pytest.mark.parametrize("model", [layers, Subclass, tied])
+@pytest.mark.parametrize("model", [layers, Whole, tied])
 def test_the_smallest_task_trains_measures_saves_and_resumes(tmp_path, model):
     """Of the training, every layer is measured; of tied weights the file holds one."""
     settings = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
@@ -319,19 +297,6 @@ def test_checking_draws_no_random_number_and_leaves_the_model_as_it_was():
     assert model.training and model.saved.embed.training and not model.saved.head.training
     clean = torch.zeros(2, 3)
     assert torch.equal(objective.noise(clean), GaussianNoise(0.5)(clean))  # it has drawn nothing yet
-
-
-class OwnLoss(DescentTrainer):
-    """As many scripts around Transformers' Trainer have it."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        return F.cross_entropy(model(x=inputs["x"]), inputs["labels"])
-
-
-def test_a_loss_as_scripts_around_trainer_have_it_is_told_what_to_do_instead(tmp_path):
-    args = DescentConfig(str(tmp_path), max_steps=1, **QUIET)
-    with pytest.raises(InputError, match=r"compute_loss.*task=.*super\(\)\.compute_loss"):
-        OwnLoss(layers(), args, task=Classes(), train_dataset=samples(8)).train()
 
 
 # --- noise follows the samples

@@ -9,8 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from descend.errors import InputError
-from descend.models import LayeredModel
-from tests.support.own import Block, ResidualMLP, layers, mlp, samples
+from tests.support.own import Block, ResidualMLP, Whole, layers, mlp, samples
 
 BATCH = torch.stack([sample["x"] for sample in samples(5)])
 
@@ -280,29 +279,10 @@ def test_activation_checkpointing_gives_the_same_gradients_at_every_exit():
 # --- the base class
 
 
-class Whole(LayeredModel):
-    """A subclass whose depth and readout are plain attributes."""
-
-    def __init__(self):
-        super().__init__()
-        self.depth = 2
-        self.readout = nn.Linear(4, 3)
-        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
-
-    def get_input_embeddings(self):
-        return self.blocks[0]
-
-    def layer_outputs(self, inputs):
-        states = [inputs["x"]]
-        for block in self.blocks:
-            states.append(block(states[-1]))
-        return tuple(states)
-
-
 def test_a_subclass_may_call_its_blocks_blocks_and_needs_no_forward():
     model = Whole()
-    assert isinstance(model.blocks, nn.ModuleList) and len(list(model.parameters())) == 6
-    assert len(first_batch(model)) == 3 and list(model.layer_modules) == []
+    assert isinstance(model.blocks, nn.ModuleList) and len(list(model.parameters())) == 16
+    assert len(first_batch(model)) == 4 and list(model.layer_modules) == []
     last = first_batch(model)[-1]
     assert torch.equal(model(x=BATCH), last) and torch.equal(model({"x": BATCH}), last)
 

@@ -36,6 +36,25 @@ class ResidualMLP(nn.Module):
         return self.head(self.norm(hidden))
 
 
+class Whole(descend.LayeredModel):
+    """A model of one's own without `descend.layered`, and without a forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.depth = 3
+        self.embed, self.readout = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(Block(8) for _ in range(3))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def layer_outputs(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        states = [self.embed(inputs["x"])]
+        for block in self.blocks:
+            states.append(block(states[-1]))
+        return tuple(states)
+
+
 class Classes(descend.Task):
     """The least that a task must say."""
 
