@@ -295,19 +295,6 @@ def test_checking_leaves_the_model_and_its_noise_as_they_were():
     assert torch.equal(objective.noise(clean), GaussianNoise(0.5)(clean))  # it has drawn nothing yet
 
 
-class OwnLoss(DescentTrainer):
-    """As many scripts around Transformers' Trainer have it."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        return F.cross_entropy(model(x=inputs["x"]), inputs["labels"])
-
-
-def test_a_loss_as_scripts_around_trainer_have_it_is_told_what_to_do_instead(tmp_path):
-    args = DescentConfig(str(tmp_path), max_steps=1, **QUIET)
-    with pytest.raises(InputError, match=r"compute_loss.*task=.*super\(\)\.compute_loss"):
-        OwnLoss(layers(), args, task=Classes(), train_dataset=samples(8)).train()
-
-
 # --- noise follows the samples
 
 

@@ -25,8 +25,8 @@ from descend.tasks.video import VideoDenoising
 from descend.training.preset import paper
 from reproduction.theory import distance as noise_distance
 from tests.support.networks import embedded, network
+from tests.support.ranks import classifier
 from tests.support.sources import write_frames
-from tests.support.texts import build, review_tokenizer
 
 CLEAN = torch.full((4, 3, 100, 256), 0.5)
 
@@ -225,7 +225,7 @@ def test_all_take_the_same_standard_deviation(caller, level, sigma, noise_is, ex
 
 @pytest.mark.parametrize(("level", "sigma", "noise_is", "expected"), CASES)
 def test_neftune_is_matched_to_it(tmp_path, level, sigma, noise_is, expected):
-    trainer = build(tmp_path, review_tokenizer(), method="neftune", alpha=None, dual_lr=None, dual_warmup_steps=None)
+    trainer = classifier(tmp_path, noise=0.5, method="neftune", per_device_train_batch_size=1)
     trainer.objective.noise = GaussianNoise(level, sigma, noise_is=noise_is)
     shapes = [batch["input_ids"].shape[1] for batch in trainer.get_train_dataloader()]
     width = trainer.objective.model.get_input_embeddings().embedding_dim

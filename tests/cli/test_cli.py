@@ -229,7 +229,7 @@ def files() -> dict[Path, int]:
         ([*TRAIN, "--dual-optim-args", "{kp: 5}"], "must be a JSON object"),
         ([*TRAIN, "--dual-optim-args", "5"], "must be a JSON object"),
         ([*TRAIN, "--dual-optim-args", '{"lr": 5}'], "other than lr"),
-        ([*TRAIN, "--dual-optim-args", '{"kq": 5}'], "takes the options price, horizon, start; got 'kq'"),
+        ([*TRAIN, "--dual-optim-args", '{"kq": 5}'], "got an unexpected keyword argument 'kq'"),
         ([*TRAIN, "--dual-warmup-steps", "-1"], "dual_warmup_steps must be at least 0"),
         ([*TRAIN, "--dual-warmup-steps", "400"], "got 400 of 400"),
         ([*TRAIN, "--dual-warmup-steps", "0.9", "--max-steps", "4"], "got 4 of 4"),

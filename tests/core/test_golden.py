@@ -33,7 +33,10 @@ def recorded() -> list[list[list[float]]]:
 
 
 def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
-    """λ, u and w after the tenth step and at the end; with ``resume`` through the JSON of a state amid a step."""
+    """λ, u and w after the tenth step and at the end; with ``resume`` through the JSON of a state amid a step.
+
+    The weights are the gradient of the Lagrangian; those of ratios are taken at the last losses.
+    """
     rule, slack, problem, schedule = case.split(" · ")
     every, warmup = SCHEDULES[schedule]
 
@@ -49,7 +52,7 @@ def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
                 state, dual = json.dumps(dual.state_dict(), default=torch.Tensor.tolist), fresh()
                 assert len(state) < 1600
                 dual.load_state_dict(json.loads(state))
-            dual.observe(torch.tensor(sums, dtype=torch.float64), count)
+            dual.observe(torch.tensor(sums, dtype=torch.float64, device="cpu"), count)
         if step == SKIPPED:
             dual.skip()
             continue
@@ -57,6 +60,9 @@ def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
         if step % 5 == 4 and step < STEPS - 1:
             dual.end_epoch()
         if step in (10, STEPS - 1):
+            at = dual.state_dict()["reference"].requires_grad_()
+            dual.lagrangian(at).backward()
+            torch.testing.assert_close(at.grad, dual.weights)
             for name, values in kept.items():
                 values.append(getattr(dual, name).tolist())
     return kept
@@ -64,8 +70,15 @@ def trace(case: str, *, resume: bool = False) -> dict[str, list[list[float]]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_dual_moves_as_it_did(case):
+    """Also through a saved state, and whatever the default dtype and device are: it is on the CPU, in doubles."""
     golden = json.loads(FILE.read_text())["cases"][case]
-    moved, resumed = trace(case), trace(case, resume=True)
+    moved, default = trace(case), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        with torch.device("meta"):
+            resumed = trace(case, resume=True)
+    finally:
+        torch.set_default_dtype(default)
     assert moved == resumed
     for name, values in golden.items():
         now, then = (torch.tensor(each, dtype=torch.float64) for each in (moved[name], values))

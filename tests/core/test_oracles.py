@@ -16,7 +16,7 @@ from cooper.optim import SimultaneousOptimizer, nuPI, nuPIInitType
 
 from descend.core import DescentProblem, PrimalDual
 from descend.core.rules import NuPI
-from tests.support.cases import slow
+from tests.support.by_hand import adam, sgd
 
 
 def loop(dual, layer_losses, x, optimizer, steps):
@@ -114,7 +114,6 @@ CASES = {
         (0.3, 1.5, 0), (0.1, 0.2), form="ratio", stop_gradient=True, capped=True, margin=0.1
     ),
 }
-BINDING = ["three layers, all bind", "a step for each layer, and the cap", "gradient stopped"]
 MOVES = {
     "sgd": (0.3, {}, 1000, 1e-5, 1e-4),
     "nupi": (0.3, {"kp": 1.0}, 1000, 1e-5, 1e-4),
@@ -127,13 +126,8 @@ MOVES = {
     ("optimizer", "slack", "resilience", "name"),
     [
         *product(["sgd"], ["implicit"], [0.2], CASES),
-        *product(["sgd", "nupi"], ["explicit"], [0.2], BINDING[-1:]),
-        *product(["adam"], ["implicit"], [0.2], BINDING[:1]),
-        *map(slow, product(["sgd"], ["implicit"], [0.0], CASES)),
-        *map(slow, product(["nupi"], ["implicit"], [0.0], BINDING)),
-        *map(slow, product(["sgd", "nupi"], ["explicit"], [0.2], BINDING[1:-1])),
-        *map(slow, product(["adam"], ["implicit"], [0.0, 0.2], ["two layers, one binds"])),
-        slow(("adam", "implicit", 0.0, BINDING[0])),
+        *product(["sgd", "nupi"], ["explicit"], [0.2], ["gradient stopped"]),
+        *product(["adam"], ["implicit"], [0.2], ["three layers, all bind"]),
     ],
 )
 def test_the_loop_finds_the_known_solution(optimizer, slack, resilience, name):
@@ -166,21 +160,6 @@ def test_explicit_slack_is_at_its_optimum_some_dozens_of_steps_after_a_restart(o
 
 
 # --- Algorithm 1, written by hand
-
-
-def sgd(lr):
-    return lambda g: lr * g
-
-
-def adam(lr, beta1=0.9, beta2=0.999, eps=1e-8):
-    m = v = t = 0
-
-    def step(g):
-        nonlocal m, v, t
-        m, v, t = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2, t + 1
-        return lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
-
-    return step
 
 
 def nupi(lr, kp=4.0, nu=0.3):
@@ -235,9 +214,9 @@ def test_every_step_is_that_of_algorithm_1_by_hand(chain, optimizer, slack, resi
     problem = DescentProblem(3, chain[2].tolist(), stop_gradient=False)
     dual = PrimalDual(problem, 0.05, optimizer, resilience, **moves)
     x, moved = variable(5), False
-    ours = loop(dual, torch_losses(chain), x, torch.optim.SGD([x], lr=0.03), 300)
+    ours = loop(dual, torch_losses(chain), x, torch.optim.SGD([x], lr=0.03), 150)
     of_slack = RULES[optimizer](0.02) if slack == "explicit" else None
-    by_hand = algorithm_1(*chain, sgd(0.03), RULES[optimizer](0.05), 300, resilience, of_slack)
+    by_hand = algorithm_1(*chain, sgd(0.03), RULES[optimizer](0.05), 150, resilience, of_slack)
     for (end, lam), expected in zip(ours, by_hand, strict=True):
         for found, value in zip((end, lam[1:], dual.slack[1:]), expected, strict=True):
             np.testing.assert_allclose(found, value, rtol=0, atol=1e-10)
@@ -278,7 +257,7 @@ def test_every_step_is_that_of_cooper(chain, optimizer, resilience):
     options = {"kp": 0.0, "ki": 2.0} if optimizer == "nupi" else None
     dual = PrimalDual(problem, 0.05, optimizer, resilience, options=options)
     x = variable(5)
-    ours = loop(dual, torch_losses(chain), x, torch.optim.SGD([x], lr=0.03), 300)
+    ours = loop(dual, torch_losses(chain), x, torch.optim.SGD([x], lr=0.03), 150)
 
     cmp, y = Chain(torch_losses(chain), chain[2], cap, resilience), variable(5)
     theirs = {

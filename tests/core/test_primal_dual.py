@@ -1,16 +1,16 @@
-"""PrimalDual around a training loop: when the multipliers move, what is saved, ranks, bad input."""
+"""PrimalDual around a training loop: when the multipliers move, what is saved, bad input."""
 
+import json
 import math
-from copy import deepcopy
-from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
-from torch import distributed, multiprocessing
 
-from descend.core import DescentProblem, GeometricTarget, PrimalDual
+from descend.core import DescentProblem, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
-from tests.support.forking import prepared
+
+packed = partial(json.dumps, default=torch.Tensor.tolist)
 
 VARIANTS = [
     (optimizer, slack, form)
@@ -31,17 +31,6 @@ def stream(steps: int, depth: int = 3, seed: int = 0) -> list[tuple[torch.Tensor
 def state_of(dual: PrimalDual) -> torch.Tensor:
     """All that can be seen of λ, u and the weights."""
     return torch.cat([dual.multipliers, dual.slack, dual.weights])
-
-
-def same(one, other) -> bool:
-    """Bit-equal, all the way down."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 def advance(dual: PrimalDual, batches) -> list[torch.Tensor]:
@@ -83,31 +72,6 @@ def test_inner_losses_are_needed_where_something_is_asked_of_them(problem, inner
     assert warm.inner == inner
 
 
-# --- the Lagrangian
-
-
-STEPS = [
-    (DescentProblem(3, [0.1, 0.2, 0.3], 0.5, form=form, stop_gradient=stop), {"resilience": 0.1})
-    for form in ("difference", "ratio")
-    for stop in (False, True)
-]
-GEOMETRIC = (DescentProblem(3, target=GeometricTarget()), {"optimizer": "price", "horizon": 10})
-
-
-@pytest.mark.parametrize(("problem", "settings"), [*STEPS, GEOMETRIC])
-def test_the_gradient_of_the_lagrangian_is_the_weights(problem, settings):
-    """Those of the ratio form are taken at the last losses that were observed."""
-    dual = PrimalDual(problem, **settings)
-    for batch, count in stream(9):
-        dual.observe(batch.double() * count, count)
-        dual.step()
-        losses = batch.double().requires_grad_()
-        dual.lagrangian(losses).backward()
-        torch.testing.assert_close(losses.grad, dual.weights)
-        assert (dual.weights >= 0).all() or not problem.stop_gradient
-    assert dual.multipliers[1:].any() and (problem.cap is None or dual.multipliers[0] > 0)
-
-
 @pytest.mark.parametrize("form", ["difference", "ratio"])
 def test_losses_may_live_on_another_device(form):
     """The multipliers stay on the host. The meta device, which does not mix either, stands in for a GPU."""
@@ -134,15 +98,15 @@ def test_a_held_snapshot_does_not_change(slack):
     )
     advance(dual, stream(5))
     snapshot = dual.state_dict()
-    copy = deepcopy(snapshot)
+    copy = packed(snapshot)
     for handed_out in (dual.multipliers, dual.slack, dual.weights):
         handed_out.fill_(7.0)
     advance(dual, stream(20, seed=1))
-    assert same(snapshot, copy) and not same(dual.state_dict(), copy)
+    assert packed(snapshot) == copy != packed(dual.state_dict())
     other.load_state_dict(snapshot)
     assert other.warm
     advance(other, stream(20, seed=1))
-    assert same(snapshot, copy) and torch.equal(state_of(other), state_of(dual))
+    assert packed(snapshot) == copy and torch.equal(state_of(other), state_of(dual))
 
 
 KINDS = [{"optimizer": "sgd"}, {"optimizer": "nupi"}, {"slack": "explicit"}]
@@ -151,32 +115,28 @@ KINDS = [{"optimizer": "sgd"}, {"optimizer": "nupi"}, {"slack": "explicit"}]
 @pytest.mark.parametrize(
     ("saved", "loaded", "words"),
     [
-        ({"depth": 5}, {}, r"5 layers.*3"),
+        ({"depth": 5}, {}, r"of 5 layers.*of 3\."),
         *((kind, {}, r"optimizer=.*optimizer='adam', slack='implicit'") for kind in KINDS),
         *(({}, kind, r"optimizer='adam', slack='implicit'.*optimizer=") for kind in KINDS),
         (KINDS[2] | {"slack_optimizer": "adam"}, KINDS[2], r"slack_optimizer='adam'.*slack_optimizer='sgd'"),
         # λ_1 of a chain from layer 0 would otherwise be at work where the chain starts at layer 2.
-        ({}, {"first": 2}, r"multipliers.*layers 1, 2, 3.*layers 3"),
-        ({"first": 2}, {}, r"multipliers.*layers 3.*layers 1, 2, 3"),
-        ({"cap": 1.0}, {}, r"multipliers.*the cap and layers.*layers"),
-        ({}, {"cap": 1.0}, r"multipliers.*layers.*the cap and layers"),
-        ({"version": 0.1}, {}, "older"),
+        ({}, {"first": 2}, r"multipliers constrain \[1, 2, 3\].*this problem \[3\]"),
+        ({"first": 2}, {}, r"multipliers constrain \[3\].*this problem \[1, 2, 3\]"),
+        ({"cap": 1.0}, {}, r"multipliers constrain \[0, 1, 2, 3\].*0 is the cap.*this problem \[1, 2, 3\]"),
+        ({}, {"cap": 1.0}, r"multipliers constrain \[1, 2, 3\].*this problem \[0, 1, 2, 3\]"),
     ],
 )
 def test_the_state_of_another_dual_is_refused_and_nothing_moves(saved, loaded, words):
-    """That of an older version has sums of the layers and one count."""
-
-    def build(depth=3, first=0, cap=None, version=None, **arguments) -> PrimalDual:
+    def build(depth=3, first=0, cap=None, **arguments) -> PrimalDual:
         return PrimalDual(DescentProblem(depth, 0.1, cap, first=first), resilience=0.1, **arguments)
 
     before, dual = build(**saved), build(**loaded)
     for each in (before, dual):
         advance(each, stream(3, each.problem.depth))
-    state, kept = before.state_dict(), dual.state_dict()
-    state |= {"totals": state["totals"][:5]} if "version" in saved else {}
+    kept = packed(dual.state_dict())
     with pytest.raises(InputError, match=words):
-        dual.load_state_dict(state)
-    assert same(dual.state_dict(), kept)
+        dual.load_state_dict(before.state_dict())
+    assert packed(dual.state_dict()) == kept
 
 
 # --- losses that are not numbers
@@ -184,7 +144,7 @@ def test_the_state_of_another_dual_is_refused_and_nothing_moves(saved, loaded, w
 
 @pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(optimizer, slack, form, bad):
+def test_a_loss_that_is_not_finite_is_shown_and_moves_nothing(optimizer, slack, form, bad):
     problem = DescentProblem(3, 0.1, 0.8, form=form)
     dual, spared = (PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack) for _ in range(2))
     advance(dual, stream(4))
@@ -192,7 +152,7 @@ def test_a_loss_that_is_not_finite_is_named_and_moves_nothing(optimizer, slack, 
     before = state_of(dual)
     dual.observe(torch.tensor([4.0, 3.6, bad, 2.8]), 4)
     dual.observe(torch.tensor([bad, 3.6, bad, 2.8]), 4)
-    with pytest.raises(NonFiniteLossError, match=r"layer \[0, 2\].*\[[ni]\w+, 0\.\d+, [ni]"):
+    with pytest.raises(NonFiniteLossError, match=r"not finite: \[[ni]\w+, 0\.\d+, [ni]"):
         dual.step()
     assert torch.equal(state_of(dual), before)
     # Whoever goes on without that batch goes on as if it had not been.
@@ -230,9 +190,10 @@ EXPLICIT = {"slack": "explicit", "resilience": 0.1}
         ({"warmup": math.nan}, r"warmup.*nan"),
         ({"warmup": 1.5}, r"warmup.*1\.5"),
         ({"horizon": math.inf}, r"run.*inf"),
-        ({"options": {"maximize": False}}, r"maximize=False"),
-        ({"options": {"lr": 0.1}}, r"lr=0\.1"),
-        ({"options": {"name": "sgd"}}, r"'adam'.*name"),
+        ({"options": {"maximize": False}}, r"'adam'.*maximize"),
+        ({"options": {"lr": 0.1}}, r"'adam'.*lr"),
+        ({"optimizer": "price", "options": {"horizon": 9}}, r"'price'.*horizon"),
+        ({"options": {"name": "sgd"}}, r"name.*'sgd'"),
         ({"every": 0}, r"every.*'epoch'.*got 0"),
         ({"every": 1.5}, r"every.*'epoch'.*1\.5"),
         ({"every": "batch"}, r"every.*'epoch'.*'batch'"),
@@ -262,7 +223,7 @@ def observed(losses, *count, **problem):
         (lambda: observed([1.0] * 4, math.nan), "count.*got nan"),
         (lambda: observed([1.0] * 4, math.inf), "count.*got inf"),
         (lambda: observed([1.0] * 4, torch.tensor(-2)), "count.*got -2"),
-        (lambda: observed([1.0] * 4, 0), r"count of 0.*\[1\.0, "),
+        (lambda: observed([1.0] * 4, 0), "count of 0.*others"),
         (lambda: PrimalDual(DescentProblem(3, 0.1)).step(), r"observe\(losses\.detach\(\)\)"),
         (lambda: observed([1.0, 0.0, 0.5], form="ratio").step(), r"ratio.*\[1\.0, 0\.0, 0\.5\].*'difference'"),
         # f_1 = −1 after f_0 = −2 is a rise, but f_1 / f_0 = 0.5 lies below 1 − α = 0.9.
@@ -276,91 +237,6 @@ def test_losses_that_can_not_be_stepped_on(work, message):
 
 def test_no_sample_is_no_error():
     assert observed([0.0] * 4, 0).step() is False
-
-
-@pytest.mark.parametrize(("optimizer", "slack", "form"), [*VARIANTS, ("price", "implicit", "geometric")])
-def test_the_state_is_on_the_cpu_whatever_the_default_device_and_dtype(optimizer, slack, form):
-    def built() -> PrimalDual:
-        steps = {"alpha": [0.1, 0.2, 0.1], "cap": 0.8, "form": form}
-        problem = DescentProblem(3, **({"target": GeometricTarget()} if form == "geometric" else steps))
-        return PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack, horizon=9)
-
-    batches, default = stream(5), torch.get_default_dtype()
-    plain = built()
-    advance(plain, batches)
-    torch.set_default_dtype(torch.float16)
-    try:
-        with torch.device("meta"):
-            other, again = built(), built()
-            advance(other, batches)
-            again.load_state_dict(other.state_dict())
-    finally:
-        torch.set_default_dtype(default)
-    for one in (other, again):
-        assert one.multipliers.device.type == one.weights.device.type == "cpu" and one.weights.dtype == torch.float64
-        assert torch.equal(state_of(one), state_of(plain))
-
-
-# --- two ranks
-
-# Each a run's arguments and, by epoch, step and rank, the sizes of the micro-batches that the rank sees.
-UNEVEN = [[((3, 1), (5,)), ((2,), (1, 1, 6)), ((4,), ())], [((1,), (7, 2)), ((), (3,)), ((8,), (1,))]]
-IDLE = [[((3,), (2,)), ((1,), (4,))], [((5,), ()), ((2, 2), ())], [((), (1,)), ((3,), ())], [((1,), (1,))]]
-SCENARIOS = {
-    "every step": ({"optimizer": "adam"}, UNEVEN),
-    "every third step": ({"optimizer": "nupi", "every": 3}, UNEVEN),
-    "explicit slack, after a warm-up": ({"optimizer": "sgd", "slack": "explicit", "warmup": 2}, UNEVEN),
-    "by epochs, one rank idle": ({"optimizer": "adam", "every": "epoch"}, IDLE),
-}
-
-
-def run_scenario(name: str, ranks: list[int]) -> torch.Tensor:
-    """The multipliers after every step, as seen by a process that feeds the micro-batches of these ranks."""
-    arguments, epochs = SCENARIOS[name]
-    rng = torch.Generator().manual_seed(5)
-    dual = PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, resilience=0.2, **arguments)
-    states = []
-    for epoch in epochs:
-        for step in epoch:
-            for rank, sizes in enumerate(step):
-                for size in sizes:
-                    losses = torch.rand(4, generator=rng, dtype=torch.float64) + 0.5
-                    if rank in ranks:
-                        dual.observe(losses * size, size)
-            dual.step()
-            states.append(state_of(dual))
-        dual.end_epoch()
-        states.append(state_of(dual))
-    return torch.stack(states)
-
-
-def rank_of_two(rank: int, folder: str) -> None:
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
-    torch.set_num_threads(1)
-    found = {name: run_scenario(name, [rank]) for name in SCENARIOS}
-    # A loss that is NaN on one rank stops both.
-    dual = PrimalDual(DescentProblem(1, 0.1))
-    dual.observe(torch.tensor([1.0, math.nan if rank else 1.0]))
-    try:
-        dual.step()
-    except NonFiniteLossError as error:
-        found["error"] = str(error)
-    torch.save(found, f"{folder}/{rank}.pt")
-    distributed.barrier()  # gloo may abort a rank whose peer is gone already
-    distributed.destroy_process_group()
-
-
-def test_two_ranks_with_unequal_counts_are_one(tmp_path):
-    multiprocessing.start_processes(rank_of_two, (str(tmp_path),), nprocs=2, start_method=prepared())
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    for name in SCENARIOS:
-        assert torch.equal(first[name], second[name]), "every rank holds the same multipliers"
-        alone = run_scenario(name, [0, 1])
-        torch.testing.assert_close(first[name], alone, rtol=0, atol=1e-12)
-        assert alone[:, :4].max() > 0.01
-    assert first["error"] == second["error"] and "layer [1] is not finite" in first["error"]
 
 
 def test_multipliers_that_would_be_no_numbers_stay_where_they_are():

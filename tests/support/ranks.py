@@ -6,6 +6,7 @@ Data sets of 19 samples: steps take 8, 8 and 3 of them, which two ranks can't sh
 """
 
 import gc
+import math
 import os
 import resource
 import signal
@@ -30,6 +31,7 @@ from torch.utils.data import Subset
 from transformers import TrainerControl, TrainerState
 
 from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig
+from descend.core import DescentProblem, PrimalDual
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError, SaveError
 from descend.noise import Noise
 from descend.run.training import _StopOnSignal
@@ -90,14 +92,15 @@ def video(folder: Path, **args) -> DescentTrainer:
     return ours
 
 
-def classifier(folder: Path, **args) -> DescentTrainer:
+def classifier(folder: Path, noise: Any = None, dropout: float = 0.0, **args) -> DescentTrainer:
     rows = Dataset.from_list(
         [{"input_ids": tokens(place, 3 + place % 7), "label": place % 3} for place in range(SAMPLES)]
     )
     tokenizer = learn_tokenizer(["a text"])
     return DescentTrainer(
-        network("distilbert", dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0),
+        network("distilbert", dropout=dropout, attention_dropout=dropout, seq_classif_dropout=dropout),
         DescentConfig(output_dir=str(folder), train_sampling_strategy="group_by_length", **PLAIN | ADAM | args),
+        noise=noise,
         train_dataset=rows,
         eval_dataset=rows.select(range(5)),
         processing_class=tokenizer,
@@ -159,6 +162,10 @@ SIZES = {"video": 1, "own model": 2, "classifier": 2, "language": 1, "lora": 1, 
 
 def whole(each: torch.Tensor) -> torch.Tensor:
     return each.detach().full_tensor() if isinstance(each, DTensor) else each.detach().clone()
+
+
+def weights(trainer) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(trainer.objective.parameters()).detach().clone()
 
 
 def outcome(trainer) -> dict:
@@ -224,6 +231,52 @@ def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
     trainer.save_dual(folder / "dual.safetensors")
     seen = [row[f"eval_{what}"] for row in (before, after) for what in ("loss", "violation")]
     return outcome(trainer) | {"verdicts": torch.tensor(seen, dtype=torch.float64)}
+
+
+# --- the bare dual
+
+# Each a run's arguments and, by epoch, step and rank, the sizes of the micro-batches that the rank sees.
+UNEVEN = [[((3, 1), (5,)), ((2,), (1, 1, 6)), ((4,), ())], [((1,), (7, 2)), ((), (3,)), ((8,), (1,))]]
+UNUSED = [[((3,), (2,)), ((1,), (4,))], [((5,), ()), ((2, 2), ())], [((), (1,)), ((3,), ())], [((1,), (1,))]]
+SCENARIOS = {
+    "every step": ({"optimizer": "adam"}, UNEVEN),
+    "every third step": ({"optimizer": "nupi", "every": 3}, UNEVEN),
+    "explicit slack, after a warm-up": ({"optimizer": "sgd", "slack": "explicit", "warmup": 2}, UNEVEN),
+    "by epochs, one rank idle": ({"optimizer": "adam", "every": "epoch"}, UNUSED),
+}
+
+
+def run_scenario(name: str, ranks: list[int]) -> torch.Tensor:
+    """λ, u and w after every step, as seen by a process that feeds the micro-batches of these ranks."""
+    arguments, epochs = SCENARIOS[name]
+    rng = torch.Generator().manual_seed(5)
+    dual = PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, resilience=0.2, **arguments)
+    states = []
+    for epoch in epochs:
+        for step in epoch:
+            for rank, sizes in enumerate(step):
+                for size in sizes:
+                    losses = torch.rand(4, generator=rng, dtype=torch.float64) + 0.5
+                    if rank in ranks:
+                        dual.observe(losses * size, size)
+            dual.step()
+            states.append(torch.cat([dual.multipliers, dual.slack, dual.weights]))
+        dual.end_epoch()
+        states.append(torch.cat([dual.multipliers, dual.slack, dual.weights]))
+    return torch.stack(states)
+
+
+def duals(folder: Path) -> dict:
+    """All scenarios; and a loss that is NaN on one rank, which stops both."""
+    rank = distributed.get_rank()
+    found: dict[str, Any] = {name: run_scenario(name, [rank]) for name in SCENARIOS}
+    dual = PrimalDual(DescentProblem(1, 0.1))
+    dual.observe(torch.tensor([1.0, math.nan if rank else 1.0]))
+    try:
+        dual.step()
+    except NonFiniteLossError as error:
+        found["error"] = str(error)
+    return found
 
 
 # --- what goes wrong, and what goes over the wire
@@ -388,6 +441,7 @@ WORK = {
     "skipped layers": partial(trained, "classifier", size=2, accumulation=2, layer_dropout=0.5, **SKIP),
     "skipped layers in shards": partial(sharded, "classifier", shards=True, size=4, layer_dropout=0.5, **SKIP),
     "resumed": resumed,
+    "duals": duals,
     "perturbed": partial(perturbed, by=1e-4),
     "rounded": partial(perturbed, by=1e-15),
     "poisoned": poisoned,

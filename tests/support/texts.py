@@ -1,14 +1,11 @@
-"""Generated reviews, in a folder and under a small classifier with its trainer."""
+"""Generated reviews: in a folder, and in tokens."""
 
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise
-from descend.models import LayeredClassifier
-from descend.tasks.text import Classification, generate_reviews
-from tests.support.networks import network
+from descend.tasks.text import generate_reviews
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]
 
@@ -28,23 +25,6 @@ def samples(tokenizer, count, seed):
         {**tokenizer("[CLS] " + row["text"], return_token_type_ids=False), "labels": row["label"]}
         for row in generate_reviews(count, seed)
     ]
-
-
-def build(folder, tokenizer, family="distilbert", model=None, **args):
-    """A trainer of a small classifier on generated reviews; ``args`` are training arguments."""
-    settings = {"max_steps": 6, "save_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 1e-3}
-    settings |= {"alpha": "0.1", "stop_gradient": True, "dual_warmup_steps": 0.0, "dual_lr": 0.05, "logging_steps": 1}
-    settings |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True, "seed": 0} | args
-    size = {"vocab_size": len(tokenizer), "max_position_embeddings": 80} | (model or {})
-    return DescentTrainer(
-        LayeredClassifier(network(family, labels=2, **size)),
-        DescentConfig(output_dir=str(folder), **settings),
-        task=Classification(),
-        noise=GaussianNoise(0.5, 0.02, seed=1),
-        train_dataset=samples(tokenizer, 64, 0),
-        eval_dataset=samples(tokenizer, 40, 1),
-        data_collator=DataCollatorWithPadding(tokenizer),
-    )
 
 
 def review_folder(folder: Path) -> Path:

@@ -90,6 +90,15 @@ def test_a_run_of_two_processes_goes_on_in_the_middle_of_an_epoch(two):
     assert_same(*two[0]["resumed"])
 
 
+def test_a_bare_dual_of_two_ranks_with_unequal_counts_is_one(two):
+    found = two[0]["duals"]
+    for name in ranks.SCENARIOS:
+        alone = ranks.run_scenario(name, [0, 1])
+        torch.testing.assert_close(found[name], alone, rtol=0, atol=1e-12)
+        assert alone[:, :4].max() > 0.01
+    assert "not finite" in found["error"]
+
+
 def test_the_command_stops_refuses_and_goes_on_in_two_processes_as_in_one(two):
     *ended, step = two[0]["commanded"]
     assert ended == [130, 2, 0]

@@ -149,19 +149,18 @@ PADDED = Dataset.from_list([{"input_ids": list(range(5, 8 + place))} for place i
             {},
             {"preprocess_logits_for_metrics": lambda logits, labels: (logits.argmax(-1), logits.logsumexp(-1))},
         ),
-        (language, {"batch_eval_metrics": True, "include_for_metrics": ["loss"]}, {}),
         (language, {"eval_do_concat_batches": False}, {}),
         (language, {"per_device_eval_batch_size": 2}, {"eval_dataset": PADDED}),
     ],
-    ids=["classifier", "predict", "argmax", "tuple", "batch by batch", "left apart", "padded"],
+    ids=["classifier", "predict", "argmax", "tuple", "left apart", "padded"],
 )
 def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokenizer, made, args, given):
     found = {}
     for kind in (Trainer, DescentTrainer):
         seen = found[kind] = []
 
-        def compute(prediction, compute_result=True, seen=seen):
-            seen.append((prediction.predictions, prediction.label_ids, compute_result))
+        def compute(prediction, seen=seen):
+            seen.append((prediction.predictions, prediction.label_ids))
             return {"batches": len(seen)}
 
         settings = {"per_device_eval_batch_size": 6} | args
@@ -169,7 +168,7 @@ def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokeniz
         metrics = one.evaluate()
         assert metrics.get("eval_batches", 0) == len(seen)
         predicted = one.predict(one.eval_dataset)
-        seen.append((predicted.predictions, predicted.label_ids, True))
+        seen.append((predicted.predictions, predicted.label_ids))
     for theirs, ours in zip(*found.values(), strict=True):
         for one, other in zip(*(torch.utils._pytree.tree_leaves(each) for each in (theirs, ours)), strict=True):
             np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-4, atol=1e-5)
@@ -186,9 +185,10 @@ def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     assert metrics["eval_one_f1"] == 0.5 and metrics["eval_one_shape"] == 1
     written = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert {row["split"] for row in written} == {"validation one", "validation two"}
+    before = ours.verdict
     for given in (sets["one"], "one"):
         assert ours.evaluate(given)["eval_loss"] == pytest.approx(metrics["eval_one_loss"])
-    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(written)
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(written) and ours.verdict is before
 
 
 def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_path, tokenizer):

@@ -1,5 +1,6 @@
 """Every public method of Transformers' and TRL's trainers: an override is called, or refused when a trainer is made."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from trl import SFTTrainer
 
 from descend import DescentTrainer
 from descend.errors import InputError
+from descend.training import hf_hooks
 from descend.training.hf_hooks import NEVER_CALLED, REPLACED
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import QUIET, network
@@ -81,6 +83,33 @@ def test_every_public_method_is_known():
     assert {name for name, when in POINTS.items() if when == REFUSED} == NEVER_CALLED.keys()
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in (*NEVER_CALLED, *REPLACED))
+
+
+PRIVATE = {
+    "_clip_grad_norm", "_determine_best_metric", "_finalize_training", "_get_collator_with_removed_columns",
+    "_get_grad_norm", "_get_output_dir", "_get_train_sampler", "_init_training_state", "_issue_warnings_after_load",
+    "_load_best_model", "_load_from_checkpoint", "_load_optimizer_and_scheduler", "_prepare_dataset",
+    "_prepare_for_training", "_prepare_inputs", "_push_from_checkpoint", "_remove_unused_columns", "_run_epoch",
+    "_save", "_save_checkpoint", "_set_signature_columns_if_needed", "_wrap_model",
+}  # fmt: skip
+READ = {"_signature_columns", "_formatting_func", "_skip_prepare_dataset", "_tokenizer"}
+"""Attributes that a trainer sets where it is made."""
+
+
+def private_names(file: Path) -> set[str]:
+    """Private names that a file defines as methods, or reads of any object."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+def test_private_names_of_transformers_and_trl_stand_in_one_file():
+    theirs = {name for trainer in SFTTrainer.__mro__ for name in vars(trainer)} | READ
+    hooks = Path(hf_hooks.__file__)
+    assert private_names(hooks) & theirs == PRIVATE | READ
+    for file in hooks.parent.glob("*.py"):
+        assert file == hooks or not private_names(file) & theirs, file.name
 
 
 def test_overrides_are_called(tmp_path):

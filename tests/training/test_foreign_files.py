@@ -116,6 +116,19 @@ def test_a_checkpoint_with_a_note_is_not_deleted(tmp_path, caplog):
         trainer(tmp_path).train()
 
 
+def test_the_end_of_training_deletes_no_checkpoint_of_somebody_else(tmp_path):
+    """Where one checkpoint is to be kept and a best one is known, Transformers deletes all others there."""
+    every = {"save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+    trainer(tmp_path, max_steps=2, **every).train()
+    put(tmp_path, {"checkpoint-0/trainer_state.json": "{}", "checkpoint-1/notes.txt": "mine"})
+    ours = trainer(tmp_path, save_total_limit=1, **every)
+    ours.train(resume_from_checkpoint=True)
+    best = Path(ours.state.best_model_checkpoint).name
+    kept = {"checkpoint-0", "checkpoint-1", "checkpoint-4", best}  # the last one and the best are two at most
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == kept
+    assert ours.args.save_total_limit == 1
+
+
 def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path, capsys):
     assert train(tmp_path / "run", steps=2) == 0
     assert train(tmp_path / "run", "--resume", steps=3) == 0  # all files of the model are known

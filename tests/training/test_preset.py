@@ -20,6 +20,7 @@ from descend.seeds import Stream, generator_of
 from descend.tasks.video import VideoDenoising
 from descend.training.preset import paper
 from tests.support import networks
+from tests.support.by_hand import adam, sgd
 
 UNROLLED = ("video-ut", "video-dust", "text-ut")
 LEARNING_RATE, SAMPLES, BATCH, SIGMA = 1e-3, 4, 2, 0.18
@@ -47,23 +48,9 @@ class HandWritten:
             preset[name] for name in ("alpha", "cap", "first_layer", "cap_layer", "resilience")
         )
         self.explicit = preset["slack"] == "explicit"
-        self.optimizer, self.eta, self.shares = optimizer, {"adam": 0.001, "sgd": 0.03}[optimizer], shares
+        self.ascent, self.shares = {"adam": adam(0.001), "sgd": sgd(0.03)}[optimizer], shares
         self.lam = torch.zeros(4, dtype=torch.float64)  # the cap's first
-        self.u, self.moments, self.steps, self.dual_steps = torch.zeros_like(self.lam), [0.0, 0.0], 0, 0
-
-    def ascent(self, gradient):
-        """A step of plain gradient ascent, or of Adam."""
-        if self.optimizer == "sgd":
-            return self.eta * gradient
-        self.dual_steps += 1
-        self.moments = [
-            rate * moment + (1 - rate) * value
-            for rate, moment, value in zip((0.9, 0.999), self.moments, (gradient, gradient**2), strict=True)
-        ]
-        first, second = (
-            moment / (1 - rate**self.dual_steps) for rate, moment in zip((0.9, 0.999), self.moments, strict=True)
-        )
-        return self.eta * first / (second.sqrt() + 1e-8)
+        self.u, self.steps = torch.zeros_like(self.lam), 0
 
     def step(self, losses, constrained):
         violations = losses[1:] - (1 - self.alpha) * losses[:-1]  # eq. (4), from the first layer of the chain on

@@ -20,11 +20,7 @@ from transformers import TrainerCallback, set_seed
 
 from descend import UT, DescentTrainer, InputError, NonFiniteLossError, evaluate
 from tests.support import own, ranks
-from tests.support.ranks import denoiser, fitted, scenes
-
-
-def weights(trainer) -> torch.Tensor:
-    return nn.utils.parameters_to_vector(trainer.objective.model.parameters()).detach().clone()
+from tests.support.ranks import denoiser, fitted, scenes, weights
 
 
 def rows(folder) -> list[dict]:
@@ -122,38 +118,6 @@ def test_a_step_that_the_scaler_skips_is_no_dual_step_and_its_losses_are_dropped
 # --- what can't be trained
 
 
-BROKEN = {name: "[1, 2]" if name == "video" else "[2, 3]" for name in ranks.MADE}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_loss_that_is_not_finite_stops_before_anything_moves(tmp_path, name):
-    """Every layer from the broken one on is named, and the samples of the step's two micro-batches."""
-    size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3}
-    trainer = ranks.MADE[name](tmp_path, **size)
-    trainer.objective.double()
-    trainer.train()
-    part = "feedforward" if name == "video" else ".1."
-    with torch.no_grad():
-        next(value for place, value in trainer.objective.model.named_parameters() if part in place).fill_(math.nan)
-    before = ranks.outcome(trainer)
-    assert before["λ"].max() > 0
-    with pytest.raises(NonFiniteLossError, match=rf"step 1: .*loss of layer {re.escape(BROKEN[name])}") as error:
-        trainer.train()
-    numbers = re.search(r"; samples ([\d, ]+)\.", str(error.value))[1].split(", ")
-    assert len(set(numbers)) == 4 and "\n" not in str(error.value)
-    after = ranks.outcome(trainer)
-    assert all(torch.equal(after[key].nan_to_num(), before[key].nan_to_num()) for key in before if key != "losses")
-
-
-def test_a_gradient_that_is_not_finite_stops_before_anything_moves(tmp_path):
-    trainer = denoiser(tmp_path)
-    trainer.objective.model.feedforward.register_hook(lambda slope: slope + float("inf"))
-    start = weights(trainer)
-    with pytest.raises(NonFiniteLossError, match=r"step 1: .*gradient.*(nan|inf)"):
-        trainer.train()
-    assert torch.equal(weights(trainer), start)
-
-
 def losing(folder, losses, **args) -> DescentTrainer:
     """A trainer of a user's model whose task has these losses."""
     task = own.Classes()
@@ -166,14 +130,87 @@ def negative(prediction, target):
     return nn.functional.cross_entropy(prediction, target, reduction="none") - 9.0
 
 
-@pytest.mark.parametrize("args", [{}, {"alpha": 0.1}, {"alpha": 0.1, "form": "ratio"}, {"alpha": 0.1, "cap": 1.0}])
-def test_a_negative_loss_stops_before_anything_moves(tmp_path, args):
-    trainer = losing(tmp_path, negative, **args)
-    before = weights(trainer)
-    words = r"^step 1: .*got -\d.* at layer \d\. .*Add a constant.*No parameter has moved"
-    with pytest.raises(InputError, match=words):
+def broken(folder, name) -> DescentTrainer:
+    """A part of it is NaN: each layer from there on is named, and the samples of the step's two micro-batches."""
+    size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3}
+    trainer = ranks.MADE[name](folder, **size)
+    trainer.objective.double()
+    trainer.train()
+    part = "feedforward" if name == "video" else ".1."
+    with torch.no_grad():
+        next(value for place, value in trainer.objective.model.named_parameters() if part in place).fill_(math.nan)
+    assert trainer.dual.multipliers.max() > 0
+    return trainer
+
+
+def overflowing(folder) -> DescentTrainer:
+    trainer = denoiser(folder)
+    trainer.objective.model.feedforward.register_hook(lambda slope: slope + float("inf"))
+    return trainer
+
+
+class OwnLoss(DescentTrainer):
+    """As many scripts around Transformers' Trainer have it."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return nn.functional.cross_entropy(model(x=inputs["x"]), inputs["labels"])
+
+
+class Inside(DescentTrainer):
+    """It takes the loss from the model that it is given, and not from the one that gives a loss for every layer."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return self.model(inputs["x"]).square().mean()
+
+
+BROKEN = {name: "[1, 2]" if name == "video" else "[2, 3]" for name in ranks.MADE}
+NEGATIVE = {
+    "step": {},
+    "α": {"alpha": 0.1},
+    "ratio": {"alpha": 0.1, "form": "ratio"},
+    "cap": {"alpha": 0.1, "cap": 1.0},
+}
+FAULTS = {
+    **{
+        name: (
+            partial(broken, name=name),
+            NonFiniteLossError,
+            rf"step 1: .*loss of layer {re.escape(layers)}.*; samples (\d+, ){{3}}\d+\.",
+        )
+        for name, layers in BROKEN.items()
+    },
+    "gradient": (overflowing, NonFiniteLossError, r"step 1: .*gradient.*(nan|inf)"),
+    **{
+        f"negative loss, {name}": (
+            partial(losing, losses=negative, **args),
+            InputError,
+            r"^step 1: .*got -\d.* at layer \d\. .*Add a constant.*No parameter has moved",
+        )
+        for name, args in NEGATIVE.items()
+    },
+    "own loss": (partial(ranks.points, kind=OwnLoss), InputError, r"compute_loss.*task=.*super\(\)\.compute_loss"),
+    **{
+        f"loss from inside, {method}": (
+            partial(ranks.points, kind=Inside, method=method),
+            InputError,
+            "compute_loss must take the loss from DescentTrainer",
+        )
+        for method in ("constrained", "erm")
+    },
+}
+"""What goes wrong → a trainer where it does, the error, and its words."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_stops_before_anything_moves(tmp_path, fault):
+    make, error, words = FAULTS[fault]
+    trainer = make(tmp_path)
+    before = ranks.outcome(trainer)
+    with pytest.raises(error, match=words) as raised:
         trainer.train()
-    assert torch.equal(weights(trainer), before)
+    assert "\n" not in str(raised.value)
+    after = ranks.outcome(trainer)
+    assert all(torch.equal(after[key].nan_to_num(), before[key].nan_to_num()) for key in before if key != "losses")
 
 
 def test_plain_training_needs_no_positive_losses_but_its_evaluation_does(tmp_path):

@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 from descend.core.losses import LossSums
 from descend.core.problem import DescentProblem
 from descend.core.rules import LEARNING_RATES, rule
-from descend.errors import InputError, NonFiniteLossError, RanksDifferError
+from descend.errors import InputError, NonFiniteLossError, RanksDifferError, refuse
 
 SLACK_SHARE = 0.1
 """The share of its distance to ρλ that explicit slack goes in a step by default."""
@@ -82,19 +82,26 @@ class PrimalDual:
         options: Mapping[str, Any] | None = None,
         horizon: int | None = None,
     ):
-        if every != "epoch" and not (type(every) is int and every >= 1):
-            raise InputError(f"every must be a number of steps, at least 1, or 'epoch'; got {every!r}.")
-        if not (type(warmup) is int and warmup >= 0):
-            raise InputError(f"warmup must be a number of steps, 0 for none; got {warmup}.")
-        if slack not in ("implicit", "explicit"):
-            raise InputError(f"slack must be 'implicit' or 'explicit'; got {slack!r}.")
-        if not 0 <= resilience < math.inf:
-            raise InputError(f"resilience must be 0 (hard constraints) or positive; got {resilience}.")
-        if slack == "explicit" and not resilience:
-            raise InputError(
+        refuse(
+            (
+                every != "epoch" and not (type(every) is int and every >= 1),
+                f"every must be a number of steps, at least 1, or 'epoch'; got {every!r}.",
+            ),
+            (
+                not (type(warmup) is int and warmup >= 0),
+                f"warmup must be a number of steps, 0 for none; got {warmup}.",
+            ),
+            (slack not in ("implicit", "explicit"), f"slack must be 'implicit' or 'explicit'; got {slack!r}."),
+            (
+                not 0 <= resilience < math.inf,
+                f"resilience must be 0 (hard constraints) or positive; got {resilience}.",
+            ),
+            (
+                slack == "explicit" and not resilience,
                 f"explicit slack needs a positive resilience; got {resilience}. For hard constraints use "
-                "slack='implicit'."
-            )
+                "slack='implicit'.",
+            ),
+        )
         self.problem, self.warmup, self.every, self.resilience = problem, warmup, every, resilience
         self.steps = 0
         self.moved = False  # whether a dual step was taken, in this run or in the one that it resumes
@@ -181,13 +188,18 @@ class PrimalDual:
         """
         if not isinstance(sums, LossSums):
             self.problem._check(sums)
-            if sums.requires_grad:
-                raise InputError("observe takes detached losses: pass losses.detach().")
             number = float(count)
-            if not 0 <= number < math.inf:
-                raise InputError(f"count must be the number of samples in the sums, at least 0; got {number}.")
-            if not number and bool(sums.any()):
-                raise InputError(f"a count of 0 needs sums of 0; got {sums.tolist()}. Give the number of samples.")
+            refuse(
+                (sums.requires_grad, "observe takes detached losses: pass losses.detach()."),
+                (
+                    not 0 <= number < math.inf,
+                    f"count must be the number of samples in the sums, at least 0; got {number}.",
+                ),
+                (
+                    not number and bool(sums.any()),
+                    "a count of 0 needs sums of 0; got others. Give the number of samples.",
+                ),
+            )
             sums = LossSums.of(sums, number, self.problem.depth)
         self._observed = True
         self._pending.add(sums)
@@ -245,27 +257,20 @@ class PrimalDual:
         Raises:
             InputError: If it is that of other constraints, or another optimizer or kind of slack; nothing is changed.
         """
-        if len(state.get("totals", ())) != 2 * len(state.get("in_force", ())):
-            raise InputError(
-                "expected the state of this version of Descend; an older one saved it. Resume with that version, or "
-                "start the run anew."
-            )
-        if state["kind"] != self._kind:
-            raise InputError(
-                f"the saved state is that of {state['kind']}; this run has {self._kind}. Resume with the "
-                "settings of the run that saved it."
-            )
-        if len(state["in_force"]) != self.problem.depth + 1:
-            raise InputError(
-                f"the saved multipliers are those of {len(state['in_force']) - 1} layers; this problem has "
-                f"{self.problem.depth}. Use the depth of the run that saved them."
-            )
-        in_force = torch.as_tensor(state["in_force"], device="cpu")
-        if not torch.equal(in_force, self.problem.in_force):
-            raise InputError(
-                f"the saved multipliers are those of {_names(in_force)}; this problem constrains "
-                f"{_names(self.problem.in_force)}. Use the first layer and the cap of the run that saved them."
-            )
+        saved, here = torch.as_tensor(state["in_force"], device="cpu"), self.problem.in_force
+        refuse(
+            (
+                state["kind"] != self._kind,
+                f"the saved state is that of {state['kind']}; this run has {self._kind}. Resume with the settings of "
+                "the run that saved it.",
+            ),
+            (
+                not torch.equal(saved, here),
+                f"the saved multipliers constrain {saved.nonzero().flatten().tolist()} of {len(saved) - 1} layers (0 "
+                f"is the cap); this problem {here.nonzero().flatten().tolist()} of {len(here) - 1}. Use the depth, the "
+                "first layer and the cap of the run that saved them.",
+            ),
+        )
         self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["referred"]
         for name, vector in self._vectors.items():
             vector.copy_(_double(state[name]))
@@ -338,17 +343,12 @@ class PrimalDual:
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
-        if not losses.isfinite().all():
-            layers = (~losses.isfinite()).nonzero().flatten().tolist()
-            raise NonFiniteLossError(f"the loss of layer {layers} is not finite: {losses.tolist()}.")
         memory = self.problem.target.memory if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
         units = self.problem.target.units(reference).where(self.problem.in_force, 1.0)
         gap = self.problem.violations(losses, reference) / units
-        if not gap.isfinite().all():
-            if self.problem.form == "ratio":
-                raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
-            raise NonFiniteLossError(f"a violation is not finite: {gap.tolist()}, at the losses {losses.tolist()}.")
+        if not torch.cat([losses, gap]).isfinite().all():
+            raise NonFiniteLossError(f"a loss or a violation is not finite: {losses.tolist()}, {gap.tolist()}.")
         self._reference, self.moved = reference, True
         before = self._multipliers.clone()
         self._move(self._multipliers, self._ascent, gap - self.slack)
@@ -361,13 +361,6 @@ class PrimalDual:
         if self._explicit:
             self._move(self._slack, self._descent, self._slack / self.resilience - before)
         return True
-
-
-def _names(in_force: Tensor) -> str:
-    """The constraints in force, in words for a message."""
-    layers = [str(layer) for layer in in_force.nonzero().flatten().tolist() if layer]
-    names = ["the cap"] * bool(in_force[0]) + [f"layers {', '.join(layers)}"] * bool(layers)
-    return " and ".join(names) or "nothing"
 
 
 def _double(values: Any) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from descend.core.targets import Form, Steps, StepTarget, Target, step_sizes
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 
 
 class DescentProblem:
@@ -62,22 +62,32 @@ class DescentProblem:
     ):
         if first is None:
             first = 0 if target is None else target.first
-        if depth < 1:
-            raise InputError(f"depth must be at least 1, the number of layers; got {depth}.")
-        if not 0 <= first < depth:
-            raise InputError(f"first (--first-layer) must be from 0 to depth - 1 = {depth - 1}; got {first}.")
-        if form not in ("difference", "ratio"):
-            raise InputError(f"form must be 'difference' or 'ratio'; got {form!r}.")
-        if cap is not None and not 0 < cap < math.inf:
-            raise InputError(f"cap must be a positive bound on the first loss, or None for none; got {cap}.")
-        if target is not None and (alpha is not None or cap is not None or form != "difference"):
-            raise InputError("a target sets the bounds: leave out alpha and cap, and form='ratio'.")
-        if isinstance(target, StepTarget):
-            raise InputError("expected alpha for the bounds of a StepTarget; got the target. Give alpha and cap.")
-        if target is not None and target.first != first:
-            raise InputError(f"first must be that of the target, {target.first}; got {first}.")
-        if cap_layer is not None and not 0 <= cap_layer <= depth:
-            raise InputError(f"cap_layer must be from 0 to depth = {depth}; got {cap_layer}.")
+        of_alpha = alpha is not None or cap is not None or form != "difference"
+        refuse(
+            (depth < 1, f"depth must be at least 1, the number of layers; got {depth}."),
+            (not 0 <= first < depth, f"first (--first-layer) must be from 0 to depth - 1 = {depth - 1}; got {first}."),
+            (form not in ("difference", "ratio"), f"form must be 'difference' or 'ratio'; got {form!r}."),
+            (
+                cap is not None and not 0 < cap < math.inf,
+                f"cap must be a positive bound on the first loss, or None for none; got {cap}.",
+            ),
+            (
+                target is not None and of_alpha,
+                "a target sets the bounds: leave out alpha and cap, and form='ratio'.",
+            ),
+            (
+                isinstance(target, StepTarget),
+                "expected alpha for the bounds of a StepTarget; got the target. Give alpha and cap.",
+            ),
+            (
+                target is not None and target.first != first,
+                f"first must be that of the target; got {first}. Leave it out.",
+            ),
+            (
+                cap_layer is not None and not 0 <= cap_layer <= depth,
+                f"cap_layer must be from 0 to depth = {depth}; got {cap_layer}.",
+            ),
+        )
         self.depth = depth
         self.alpha = None if alpha is None else step_sizes(alpha, depth)
         self.cap = cap if self.alpha else None
@@ -208,15 +218,11 @@ class DescentProblem:
 
     def _check(self, values: Tensor, name: str = "losses") -> None:
         """Raise an error unless ``values`` are one tensor with an entry for each layer output."""
-        if not isinstance(values, Tensor):
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        if got != (self.depth + 1,):
             raise InputError(
-                f"{name} must be one tensor, (L+1,) = ({self.depth + 1},); got a {type(values).__name__}. Make one of "
-                "a list by torch.stack, which keeps gradients."
-            )
-        if values.shape != (self.depth + 1,):
-            raise InputError(
-                f"{name} must have shape (L+1,) = ({self.depth + 1},), one entry per layer output and one for the "
-                f"embedding or the cap; got {tuple(values.shape)}."
+                f"{name} must be one tensor of shape (L+1,) = ({self.depth + 1},), one entry per layer output and one "
+                f"for the embedding or the cap; got {got}. Make one of a list by torch.stack, which keeps gradients."
             )
 
 

@@ -1,6 +1,5 @@
 """How multipliers and slack move: torch's SGD and Adam, νPI, and ascent below a price."""
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 
 
 class Rule(torch.optim.Optimizer):
@@ -59,8 +58,7 @@ class NuPI(Rule):
         nu: float = 0.0,
         maximize: bool = False,
     ):
-        if not 0 <= nu < 1:
-            raise InputError(f"nu, the smoothing of nuPI, must lie in [0, 1); got {nu}.")
+        refuse((not 0 <= nu < 1, f"nu, the smoothing of nuPI, must lie in [0, 1); got {nu}."))
         super().__init__(params, {"lr": lr, "kp": kp, "ki": ki, "nu": nu, "maximize": maximize})
 
     def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
@@ -80,13 +78,13 @@ class PriceAscent(Rule):
 
     The price p is an L1 penalty on the violation: where λ stays below p its constraint holds exactly, and where a
     constraint can't be met λ stays at p instead of growing without bound. Training starts with all constraints active.
-    The step is divided by T, the dual steps that a run without warm-up has, so that short and long runs behave alike.
+    The step is divided by T, the dual steps that a run without warm-up has, so that short and long runs behave alike:
+    ``horizon`` in the parameter group, which `PrimalDual.plan` sets before the first step.
 
     Args:
         params: Tensors to update; their ``grad`` is g.
         lr: η, how far λ moves in a whole run at a violation of 1.
         price: p > 0.
-        horizon: T ≥ 1; it must be set before the first step.
         start: λ_0, from 0 to p; by default p. With 0, fine-tuning starts as ERM.
         maximize: Must be true.
 
@@ -99,18 +97,17 @@ class PriceAscent(Rule):
         params: Iterable[Tensor],
         lr: float,
         price: float = 1.0,
-        horizon: int | None = None,
         start: float | None = None,
         maximize: bool = False,
     ):
-        if not 0 < price < math.inf:
-            raise InputError(f"price must be a positive number; got {price}.")
-        if not maximize:
-            raise InputError("price is an optimizer of multipliers alone; choose sgd or adam for the slack.")
-        if start is not None and not 0 <= start <= price:
-            raise InputError(f"start must lie between 0 and the price {price:g}; got {start}.")
-        super().__init__(params, {"lr": lr, "price": price, "horizon": horizon})
-        self.start = price if start is None else start
+        start = price if start is None else start
+        refuse(
+            (not 0 < price < math.inf, f"price must be a positive number; got {price}."),
+            (not maximize, "price is an optimizer of multipliers alone; choose sgd or adam for the slack."),
+            (not 0 <= start <= price, f"start must lie between 0 and the price {price}; got {start}."),
+        )
+        super().__init__(params, {"lr": lr, "price": price, "horizon": None})
+        self.start = start
 
     def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
         """One step up, within [0, p]."""
@@ -128,9 +125,6 @@ RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "price": PriceAscent,
 }
 
-_GIVEN = ("self", "params", "lr", "maximize")
-"""Arguments of a rule that are no options."""
-
 LEARNING_RATES = {"sgd": 0.03, "adam": 0.03, "nupi": 0.03, "price": 500.0}
 """The default learning rate of each rule; that of ``price`` is for a whole run."""
 
@@ -141,19 +135,11 @@ def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, ma
     Raises:
         InputError: If there is no such rule, or it does not take these arguments.
     """
-    if name not in RULES:
-        raise InputError(f"the dual optimizer must be one of {', '.join(RULES)}; got {name!r}.")
-    if not 0 < lr < math.inf:
-        raise InputError(f"a learning rate of the dual must be a positive number; got {lr}.")
-    takes = [option for option in inspect.signature(RULES[name]).parameters if option not in _GIVEN]
+    refuse(
+        (name not in RULES, f"the dual optimizer must be one of {', '.join(RULES)}; got {name!r}."),
+        (not 0 < lr < math.inf, f"a learning rate of the dual must be a positive number; got {lr}."),
+    )
     for option, value in options.items():
-        if option in _GIVEN:
-            raise InputError(
-                f"options of the dual optimizer must not hold {option}: the learning rate has an argument of its own, "
-                f"and multipliers always ascend; got {option}={value!r}. Leave it out."
-            )
-        if option not in takes:
-            raise InputError(f"the dual optimizer {name!r} takes the options {', '.join(takes)}; got {option!r}.")
         if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
             raise InputError(f"{option} of the dual optimizer must be a number; got {value!r}.")
     try:

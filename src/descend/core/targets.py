@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 
 Form = Literal["difference", "ratio"]
 
@@ -137,8 +137,8 @@ class StepTarget(Target):
         return slopes
 
     def refuse_negative(self, losses: Tensor) -> None:
-        """Raise an `InputError` for a negative loss in a denominator: dividing by it reverses the inequality."""
-        if self.form == "ratio" and bool((losses[self.first : -1] < 0).any()):
+        """Raise an `InputError` for a loss of 0 or less in a denominator: dividing by it tells nothing of descent."""
+        if self.form == "ratio" and bool((losses[self.first : -1] <= 0).any()):
             raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
 
     def _above(self, losses: Tensor, right: Tensor, form: Form) -> Tensor:
@@ -194,10 +194,10 @@ class GeometricTarget(Target):
     normalized = True
 
     def __init__(self, strength: float = 0.2, first: int = 0, margin: float = 0.03):
-        if not 0 <= strength <= 1:
-            raise InputError(f"strength must lie in [0, 1]; got {strength}.")
-        if not 0 < margin <= 0.5:
-            raise InputError(f"margin must lie in (0, 0.5]; got {margin}.")
+        refuse(
+            (not 0 <= strength <= 1, f"strength must lie in [0, 1]; got {strength}."),
+            (not 0 < margin <= 0.5, f"margin must lie in (0, 0.5]; got {margin}."),
+        )
         self.strength, self.first, self.margin = float(strength), first, margin
 
     def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
@@ -301,12 +301,16 @@ def step_sizes(alpha: Steps, depth: int) -> list[float]:
     """α of each of ``depth`` layers, from one number in (0, 1) or one per layer; an `InputError` for others."""
     numbers = step_numbers(alpha)
     values = numbers if isinstance(numbers, list) else [numbers] * depth
-    if len(values) != depth:
-        raise InputError(f"alpha must be one number or one per layer ({depth}); got {len(values)} numbers.")
-    for value in values:
-        if not 0 < value < 1:
-            raise InputError(
-                "alpha must lie strictly between 0 and 1: each layer lowers the loss by the factor 1 - alpha;"
-                f" got {value}."
-            )
+    outside = [value for value in values if not 0 < value < 1]
+    refuse(
+        (
+            len(values) != depth,
+            f"alpha must be one number or one per layer ({depth}); got {len(values)} numbers.",
+        ),
+        (
+            bool(outside),
+            "alpha must lie strictly between 0 and 1: each layer lowers the loss by the factor 1 - alpha; got "
+            f"{', '.join(map(str, outside))}.",
+        ),
+    )
     return values

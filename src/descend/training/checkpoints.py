@@ -131,17 +131,7 @@ def unusable(checkpoint: Path) -> str | None:
         )
     if fault := damage(checkpoint):
         return f"{checkpoint} is damaged: {fault}. Go on from another checkpoint."
-    return outdated(checkpoint)
-
-
-def outdated(checkpoint: Path) -> str | None:
-    """Why this version can't resume a checkpoint that an older one wrote; None if this version wrote it."""
-    if not any(checkpoint.glob("descent_*.safetensors")):
-        return None
-    return (
-        f"{checkpoint} was written by Descend 0.1, whose checkpoints this version does not resume. Go on with that "
-        "version, or load the model from it and train into another folder."
-    )
+    return None
 
 
 def write_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> None:
@@ -159,15 +149,18 @@ def read_state(checkpoint: Path, rank: int, ranks: int) -> dict[str, Any]:
         ranks: The number of processes.
 
     Raises:
-        InputError: If the checkpoint is that of another number of processes, or of an older version.
+        InputError: If the checkpoint is that of another number of processes, or of another version.
     """
     file = checkpoint / STATE_FILE.format(rank)
     if not file.is_file():
-        raise InputError(f"{checkpoint} is that of fewer processes; go on with as many as saved it.")
+        raise InputError(
+            f"{checkpoint} has no {file.name}: fewer processes or Descend 0.1 saved it. Go on with as many, or with "
+            "that version."
+        )
     state = read_json(file)
-    needed = {"dual", "since_log", "logged", "outlook", "random", "processes"}
+    needed = {"dual", "since_log", "logged", "outlook", "processes"}
     if not isinstance(state, dict) or not state.keys() >= needed:
-        raise InputError(f"{file} is not state that training wrote. Go on from another checkpoint.")
+        raise InputError(f"{file} is not state that this version of Descend wrote. Go on from another checkpoint.")
     if state["processes"] != ranks:
         raise InputError(
             f"{checkpoint} is that of {state['processes']} processes, each with noise and losses of its own; go on "

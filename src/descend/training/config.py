@@ -12,7 +12,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.core.targets import step_numbers
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.models.loading import MOST_LAYERS
 from descend.reading import refuse_file
 from descend.settings import DescentSettings, check, read_alpha, settings_of_others
@@ -68,6 +68,8 @@ REFUSED = {
     "save_on_each_node": "one process writes a run's folder. Use a folder that all machines share.",
     "bf16_full_eval": "the verdict needs the model's own precision.",
     "fp16_full_eval": "the verdict needs the model's own precision.",
+    "batch_eval_metrics": "compute_metrics sees all samples at once. To hold less of them, reduce each batch's logits "
+    "in preprocess_logits_for_metrics.",
 }
 """Trainer settings that we refuse, with the reason."""
 
@@ -76,6 +78,9 @@ USED_BY_ALL = {"preset", "exits", "head_lr_ratio", "calibrate", "patience"}
 
 MEASURED = ("feasible", "loss", "merit", "violation")
 """What every evaluation measures beside the task's metric, see `metric_for_best_model`."""
+
+OF_ALPHA = {"alpha_decay": 1.0, "cap": None, "cap_layer": None, "form": "difference"}
+"""Settings that belong to ``alpha``, and their defaults."""
 
 PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
 """The settings that say which constraints a model is evaluated by."""
@@ -167,15 +172,35 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         self.dual_every = int(every) if every.isdecimal() else self.dual_every
         if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
             self.check_compilable()
-        if self.preset is not None and self.alpha is None:
-            raise InputError("preset is only the name of settings; DescentConfig.paper(RECIPE) creates them.")
-        for name, reason in REFUSED.items():
-            if getattr(self, name):
-                raise InputError(f"{name} must be off: {reason}")
-        if self.max_steps == 0 or (self.max_steps < 0 and not self.num_train_epochs > 0):
-            raise InputError(
-                f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}."
-            )
+        refuse(
+            (
+                self.preset is not None and self.alpha is None,
+                "preset is only the name of settings; DescentConfig.paper(RECIPE) creates them.",
+            ),
+            *((bool(getattr(self, name)), f"{name} must be off: {reason}") for name, reason in REFUSED.items()),
+            (
+                self.max_steps == 0 or (self.max_steps < 0 and not self.num_train_epochs > 0),
+                f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}.",
+            ),
+            (
+                self.exits == "shared" and CLASSES[self.method].own_exits,
+                f"the method {self.method} trains own exits; got exits shared. Leave it out.",
+            ),
+            (
+                self.method == "useful" and self.alpha is not None,
+                "alpha states bounds, and the method useful is not judged by any; leave one of them out, or choose "
+                "--method constrained.",
+            ),
+            (
+                bool(self.label_smoothing_factor),
+                "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
+                f"{self.label_smoothing_factor}.",
+            ),
+            (
+                self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None,
+                "dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.",
+            ),
+        )
         if self.patience is not None and not all_measured_are_saved(vars(self)):
             evaluated, saved = IntervalStrategy(self.eval_strategy), SaveStrategy(self.save_strategy)
             raise InputError(
@@ -184,20 +209,6 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f" and save_strategy {saved.value} (save_steps {self.save_steps}). Give both alike, steps or epoch, or "
                 "save_strategy best."
             )
-        if self.exits == "shared" and CLASSES[self.method].own_exits:
-            raise InputError(f"the method {self.method} trains own exits; got exits shared. Leave it out.")
-        if self.method == "useful" and self.alpha is not None:
-            raise InputError(
-                "alpha states bounds, and the method useful is not judged by any; leave one of them out, or choose "
-                "--method constrained."
-            )
-        if self.label_smoothing_factor:
-            raise InputError(
-                "label_smoothing_factor must be 0: the loss is the task's, the same at every layer; got "
-                f"{self.label_smoothing_factor}."
-            )
-        if self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None:
-            raise InputError("dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.")
         # The core checks its own ranges. The model's depth is not known yet: a list of α gives it, else no model is
         # deeper than this. Every method is checked, because all are evaluated by the same constraints.
         depth = max(1, len(self.alpha)) if isinstance(self.alpha, list) else MOST_LAYERS
@@ -235,18 +246,25 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         """
         usual = min(first, depth - 1) if self.alpha is None else 0  # the paper's chain starts at the input
         first = usual if self.first_layer is None else self.first_layer
-        if self.alpha is None:
-            for name, value in (("alpha_decay", 1.0), ("cap", None), ("cap_layer", None), ("form", "difference")):
-                if getattr(self, name) != value:
-                    raise InputError(f"{name} belongs to alpha, which was not given; give --alpha or leave it out.")
-            return DescentProblem(depth, target=GeometricTarget(self.resolved("strength"), first))
-        if self.strength is not None:
-            bounds = "the preset has an alpha" if self.preset else "alpha is given"
-            raise InputError(
-                f"strength and alpha are two ways to set what a layer must reach; {bounds}, and strength is "
-                f"{self.strength}. Leave out one of them."
-            )
         alpha: Any = self.alpha
+        strength = self.strength
+        refuse(
+            *(
+                (
+                    alpha is None and getattr(self, name) != value,
+                    f"{name} belongs to alpha, which was not given; give --alpha or leave it out.",
+                )
+                for name, value in OF_ALPHA.items()
+            ),
+            (
+                alpha is not None and strength is not None,
+                "strength and alpha are two ways to set what a layer must reach; "
+                f"{'the preset has an alpha' if self.preset else 'alpha is given'}, and strength is {strength}. Leave "
+                "out one of them.",
+            ),
+        )
+        if alpha is None:
+            return DescentProblem(depth, target=GeometricTarget(self.resolved("strength"), first))
         if self.alpha_decay != 1 and not isinstance(alpha, list):  # a schedule from the chain's start on
             alpha = [alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
         return DescentProblem(
@@ -345,13 +363,17 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             name: The model's name, for the message.
             has_head: Whether they are.
         """
-        if self.head_lr_ratio != 1 and not has_head:
-            raise InputError(f"head_lr_ratio is of heads of Transformers; {name} has none. Leave it out.")
-        if self.own_exits and not has_head:
-            raise InputError(
+        refuse(
+            (
+                self.head_lr_ratio != 1 and not has_head,
+                f"head_lr_ratio is of heads of Transformers; {name} has none. Leave it out.",
+            ),
+            (
+                self.own_exits and not has_head,
                 f"own exits are copies of the head of a model of Transformers; the layers of {name} share one readout. "
-                "Choose exits shared, and not the method probe."
-            )
+                "Choose exits shared, and not the method probe.",
+            ),
+        )
 
     @property
     def idle(self) -> set[str]:

@@ -1,15 +1,14 @@
 """Every private method of Transformers' and TRL's trainers that Descend overrides or calls.
 
-They may change in any release. ``tests/training/test_hf_hooks.py`` compares their signatures with those of the
-supported versions, and names a method that changed. Public methods that a subclass may not override are listed here;
-``tests/training/test_extension_points.py`` names all public methods.
+They may change in any release. Public methods that a subclass may not override are listed here;
+``tests/training/test_extension_points.py`` names all public methods, and all private ones that this file uses.
 """
 
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -149,36 +148,19 @@ class TrainerHooks(Saving):
                 "Choose stage 2, or FSDP2."
             )
         accelerator: Any = self.accelerator
-        prepare, prepare_model = accelerator.prepare, accelerator.prepare_model
+        plugin = accelerator.state.dynamo_plugin
+        if plugin.backend != DynamoBackend.NO and not plugin.use_regional_compilation:
+            self.args.check_compilable()
+            self.objective.compile(**plugin.to_kwargs())
+            # Keep Accelerate from compiling the whole objective, whose weights change at every step.
+            plugin.backend = DynamoBackend.NO
 
         def around(each: Any) -> Any:
             return self.objective if each is self.model else each
 
-        plugin = accelerator.state.dynamo_plugin
-        compiles = plugin.backend != DynamoBackend.NO and not plugin.use_regional_compilation
-        if compiles:
-            self.args.check_compilable()
-            self.objective.compile(**plugin.to_kwargs())
-
-        @contextmanager
-        def uncompiled() -> Iterator[None]:
-            """Keep Accelerate from compiling the whole objective, whose weights change at every step."""
-            backend = plugin.backend
-            plugin.backend = DynamoBackend.NO if compiles else backend
-            try:
-                yield
-            finally:
-                plugin.backend = backend
-
-        def prepare_objects(*objects: Any, **options: Any) -> Any:
-            with uncompiled():
-                return prepare(*map(around, objects), **options)
-
-        def prepare_around(model: nn.Module, **options: Any) -> Any:
-            with uncompiled():
-                return prepare_model(around(model), **options)
-
-        accelerator.prepare, accelerator.prepare_model = prepare_objects, prepare_around
+        prepare, prepare_model = accelerator.prepare, accelerator.prepare_model
+        accelerator.prepare = lambda *objects, **options: prepare(*map(around, objects), **options)
+        accelerator.prepare_model = lambda model, **options: prepare_model(around(model), **options)
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: DataLoader | None = None) -> Any:
         if not training:
@@ -231,6 +213,14 @@ class TrainerHooks(Saving):
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.check_step(model, norm)
         return norm
+
+    def _finalize_training(self, *given: Any) -> Any:
+        """As in Transformers, which deletes all checkpoints but the best one here, whoever wrote them."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            return super()._finalize_training(*given)
+        finally:
+            self.args.save_total_limit = limit  # `rotate` keeps to it
 
     def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the model's device."""

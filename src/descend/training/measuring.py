@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers.trainer_utils import IntervalStrategy, has_length, speed_metrics
+from transformers import EvalPrediction, TrainingArguments
+from transformers.trainer_pt_utils import EvalLoopContainer
+from transformers.trainer_utils import IntervalStrategy, denumpify_detensorize, has_length, speed_metrics
 from transformers.utils import is_datasets_available
 
 from descend.core import DescentProblem
@@ -26,12 +28,45 @@ from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
 from descend.tasks.text import Classification
 from descend.training.config import MEASURED
 from descend.training.hf_hooks import TrainerHooks, overriding
-from descend.training.metrics import Predictions
 
 if is_datasets_available():
     import datasets
 
 logger = logging.getLogger(__name__)
+
+
+class Predictions:
+    """The last layer's predictions for ``compute_metrics``, gathered as Transformers' `Trainer` does.
+
+    Args:
+        args: The training arguments; ``eval_do_concat_batches`` and ``include_for_metrics`` work as in Transformers.
+        compute: The user's ``compute_metrics``.
+        preprocess: The user's ``preprocess_logits_for_metrics``: called with the logits and labels of each batch, it
+            may return a tensor or a tuple of tensors. None for the logits as they are.
+    """
+
+    def __init__(
+        self,
+        args: TrainingArguments,
+        compute: Callable[..., dict[str, Any]],
+        preprocess: Callable[[Tensor, Tensor], Any] | None,
+    ):
+        self.args, self.compute, self.preprocess = args, compute, preprocess
+        self._columns = [EvalLoopContainer(args.eval_do_concat_batches, padding_index=-100) for _ in range(3)]
+
+    def add(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Add the last layer's logits and losses of a batch, and its labels."""
+        predictions = logits if self.preprocess is None else self.preprocess(logits, labels)
+        for column, values in zip(self._columns, (predictions, labels, losses), strict=True):
+            column.add(values)
+            column.to_cpu_and_numpy()
+
+    def metrics(self) -> dict[str, Any]:
+        """The user's metrics over all batches, as numbers that JSON can hold."""
+        predictions, labels, losses = (column.get_arrays() for column in self._columns)
+        asked = "loss" in (self.args.include_for_metrics or ())
+        found = self.compute(EvalPrediction(predictions, labels, losses=losses if asked else None))
+        return denumpify_detensorize(found)
 
 
 class Measuring(TrainerHooks):
@@ -53,9 +88,10 @@ class Measuring(TrainerHooks):
     def check_selection(self) -> None:
         """Check what evaluations in training rest on: their data, calibration, and `metric_for_best_model`."""
         datasets = self._evaluated(self.eval_dataset)
-        if self._evaluates:
-            for name, dataset in datasets.items():
-                self._refuse_few(name, dataset)
+        for name, data in datasets.items():
+            if self._evaluates and has_length(data) and len(data) < 2:  # a verdict has a confidence interval
+                which = f"eval_dataset {name}".rstrip()
+                raise InputError(f"{which} must hold at least 2 samples; got {len(data)}. Leave it out, or give more.")
         if self.args.calibrate and self._has_logits and not self._calibrates:
             logger.warning(
                 "calibrate needs one eval_dataset and evaluations in training (eval_strategy); one of them is missing. "
@@ -158,7 +194,6 @@ class Measuring(TrainerHooks):
         losses: list[float] = []
         verdicts: list[Verdict] = []
         for name, dataset in datasets.items():
-            self._refuse_few(name, dataset)
             began = time.time()
             predictions = None
             if self.compute_metrics is not None:
@@ -191,9 +226,10 @@ class Measuring(TrainerHooks):
                     split=f"validation {name}".rstrip(),
                     noise=self._level,
                 )
-        self.verdict = max(verdicts, key=lambda each: each.worst)
-        if is_own and all(each.feasible for each in verdicts):
-            self._keep_best_feasible(sum(losses) / len(losses), divisor)
+        if is_own:  # the card calls it that of the evaluation data
+            self.verdict = max(verdicts, key=lambda each: each.worst)
+            if all(each.feasible for each in verdicts):
+                self._keep_best_feasible(sum(losses) / len(losses), divisor)
         self.chooses = is_own and metric_key_prefix == "eval"
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -247,24 +283,6 @@ class Measuring(TrainerHooks):
     def _evaluated(dataset: Any) -> dict[str, Any]:
         """Name → data set; a single data set has the empty name."""
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
-
-    def refuse_short_loader(self) -> None:
-        """Raise an error for a user's evaluation batches that are known to hold fewer than two samples."""
-        if not self._evaluates or not overriding(type(self), "get_eval_dataloader"):
-            return
-        for name, dataset in (self._evaluated(self.eval_dataset) or {"": None}).items():
-            loader = self._evaluation_loader(dataset, name)
-            for samples in (getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
-                self._refuse_few(name, samples, "the data of get_eval_dataloader")
-
-    @staticmethod
-    def _refuse_few(name: str, dataset: Any, which: str = "eval_dataset") -> None:
-        """Raise an error for an evaluation set of fewer than two samples, which have no confidence interval."""
-        if has_length(dataset) and len(dataset) < 2:
-            which = f"{which} {name!r}" if name else which
-            raise InputError(
-                f"{which} must hold at least 2 samples; got {len(dataset)}. Leave it out, or choose other samples."
-            )
 
     def _evaluation_loader(self, dataset: Any, name: str = "") -> Any:
         """The batches of an evaluation set: of the user's `get_eval_dataloader`, or all samples in their order.

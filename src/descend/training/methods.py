@@ -37,8 +37,6 @@ class Method:
     """Whether the blocks are the same at every step, so that they can be compiled."""
     own_exits: ClassVar[bool] = False
     """Whether inner layers must have own exits."""
-    draws: ClassVar[bool] = False
-    """Whether the method draws random numbers, besides the noise's and those of the sample of targets."""
 
     def __init__(self, settings: Any):
         self.settings = settings
@@ -239,7 +237,6 @@ class LayerSkip(Method):
     """
 
     compiles = False
-    draws = True
     inner = True
 
     @staticmethod

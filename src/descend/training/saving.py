@@ -232,20 +232,11 @@ class Saving(Trainer):
             "best": self._best,
             "best_meets": self._best_meets,
             "seconds": self.seconds,
-            "random": self._random,
             "processes": self.args.world_size,
         }
 
     def load_run_state(self, state: dict[str, Any]) -> None:
-        """Restore what `run_state` gave, or its JSON.
-
-        Raises:
-            InputError: If this run draws random numbers for something that the saved one did without.
-        """
-        if new := [name for name in self._random if name not in state["random"]]:
-            raise InputError(
-                f"the checkpoint is that of a run without {' and '.join(new)}; go on with the settings that saved it."
-            )
+        """Restore what `run_state` gave, or its JSON."""
         self.dual.load_state_dict(state["dual"])
         self.sums.clear()
         self.since_log = self.since_log.with_numbers(state["since_log"])
@@ -254,12 +245,6 @@ class Saving(Trainer):
         self._best, self._best_meets = state["best"], state["best_meets"]
         self._began, self._earlier = time.monotonic(), state["seconds"]
         self.temperature = 1.0  # a checkpoint's model is not calibrated
-
-    @property
-    def _random(self) -> list[str]:
-        """The parts of the run that draw random numbers, by the names that checkpoints have."""
-        parts = {"noise": self.objective.noise, "sample": self.objective.sample, "layer_skip": self.method.draws}
-        return [name for name, part in parts.items() if part]
 
     @property
     def seconds(self) -> float:

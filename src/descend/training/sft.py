@@ -14,7 +14,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from trl.trainer.utils import create_model_from_path
 
 from descend.core import LossSums
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refuse
 from descend.evaluation.layers import LayerLosses, WatchRows
 from descend.models import LayeredCausalLM
 from descend.models.loading import refuse_unsafe
@@ -25,7 +25,7 @@ from descend.tiles import TargetSample, entropies
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import SFTHooks, refuse_arguments
-from descend.training.metrics import Predictions
+from descend.training.measuring import Predictions
 
 
 @dataclass
@@ -50,15 +50,18 @@ class DescentSFTConfig(SFTSettings, DescentArguments, SFTConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.loss_type not in ("nll", "chunked_nll"):  # the same loss, by TRL's older name
-            raise InputError(f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.")
-        if self.trust_remote_code:
-            raise InputError("trust_remote_code must be off: no code of a model or a tokenizer is run.")
         checkpointing = self.gradient_checkpointing_kwargs
-        if isinstance(checkpointing, dict) and checkpointing.get("use_reentrant"):
-            raise InputError(
-                "gradient_checkpointing_kwargs must leave use_reentrant off: no gradient would reach the inner exits."
-            )
+        refuse(
+            (
+                self.loss_type not in ("nll", "chunked_nll"),  # the same loss, by TRL's older name
+                f"loss_type must be nll, the same loss at every layer; got {self.loss_type!r}.",
+            ),
+            (self.trust_remote_code, "trust_remote_code must be off: no code of a model or a tokenizer is run."),
+            (
+                isinstance(checkpointing, dict) and bool(checkpointing.get("use_reentrant")),
+                "gradient_checkpointing_kwargs must leave use_reentrant off: no gradient would reach the inner exits.",
+            ),
+        )
 
 
 class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):

@@ -25,7 +25,6 @@ from descend.tiles import TargetSample
 from descend.training.checkpoints import (
     any_checkpoints,
     newest_whole,
-    outdated,
     rename_damaged,
     rotate,
     step_of,
@@ -181,7 +180,6 @@ class DescentMixin(Stepping):
             raise InputError(fault)
         self.refuse_foreign_files(checkpoint)
         check_savable(self.users_model, self.tokenizer_to_save)
-        self.refuse_short_loader()
         try:
             with self.method.installed():
                 output = super().train(checkpoint, **kwargs)
@@ -202,22 +200,15 @@ class DescentMixin(Stepping):
         return output
 
     def last_checkpoint(self) -> str | None:
-        """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed.
+        """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed."""
 
-        Raises:
-            InputError: If an older version of Descend wrote it.
-        """
-
-        def look() -> tuple[str | None, str | None]:
+        def look() -> str | None:
             newest, damaged = newest_whole(self.args.folder)
             for checkpoint, fault in damaged.items():
                 rename_damaged(checkpoint, fault)
-            return (None, None) if newest is None else (str(newest), outdated(newest))
+            return None if newest is None else str(newest)
 
-        newest, fault = self._from_main(look)
-        if fault:
-            raise InputError(fault)
-        return newest
+        return self._from_main(look)
 
     @property
     def kept_step(self) -> int:
