@@ -54,5 +54,7 @@ def test_an_export_denoises_as_the_first_layers_of_its_run_do(finished, tmp_path
     assert np.array_equal(pictures(tmp_path / "export/a"), pictures(tmp_path / "run/a"))
     whole, first = map(DescentDenoiser.from_pretrained, (finished, tmp_path / "first"))
     assert first.noise_std == whole.noise_std
+    line = refused(capsys, "denoise", tmp_path / "first", *given, tmp_path / "none", "--model", "best_feasible")
+    assert "has no model 'best_feasible'" in line and not (tmp_path / "none").exists()
     line = refused(capsys, "evaluate", tmp_path / "first")
     assert f"are written by descend denoise {tmp_path / 'first'} --data PATH" in line

@@ -72,6 +72,8 @@ TRAINED = [
     ("lm --model MODELS/bert", "model_type must be one of llama"),
     ("llm-sft --exit-share 0", "must lie in (0, 1]; got 0.0"),
     ("llm-sft --lora q_proj", "--lora needs a pretrained --model"),
+    ("llm-sft --packing --dual-warmup-steps 200", "dual_warmup_steps"),
+    ("llm-sft --head-lr-ratio 2", "head_lr_ratio is of a classifier's head and own exits"),
     ("llm-sft --dataset-text-field foo", "--dataset-text-field has no effect"),
     ("llm-sft --dataloader-num-workers -1", "dataloader_num_workers must be at least 0"),
     ("llm-sft --report-to wandb", "wandb"),

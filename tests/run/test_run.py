@@ -326,7 +326,7 @@ def test_a_run_is_judged_on_a_machine_that_could_not_train_it(finished, out):
 
 # --- folders that can't be evaluated
 
-CUT = "cut"
+CUT, LACKS = "cut", "lacks a tensor"
 UNUSABLE = "config.json holds settings that this version of descend can't use: "
 AGAIN = "Train the run again."
 
@@ -345,10 +345,14 @@ AGAIN = "Train the run again."
             for change in ("[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON")
         ),
         *(
-            (file, change, f"{file.removesuffix('/model.safetensors')} can't be loaded: ")
-            for file in ("model/model.safetensors", "dual.safetensors")
+            (file, change, fault)
+            for file, fault in (
+                ("model/model.safetensors", "can't load a model from "),
+                ("dual.safetensors", "dual.safetensors can't be loaded: "),
+            )
             for change in (CUT, "", "not tensors, but something else of some length", None)
         ),
+        ("model/model.safetensors", LACKS, "model lacks weights of a UT: feedforward. Copy the model again"),
         ("model", None, "--resume"),
     ],
 )
@@ -357,6 +361,10 @@ def test_a_damaged_run_is_one_clear_line_and_its_results_stay(finished, out, cap
         (out / file).rename(out.parent / "gone")
     elif change == CUT:
         (out / file).write_bytes((out / file).read_bytes()[:-100])
+    elif change == LACKS:
+        weights = load_file(out / file)
+        del weights["feedforward"]
+        save_file(weights, out / file, metadata={"format": "pt"})
     elif isinstance(change, dict):
         edit(out / file, **change)
     else:

@@ -391,14 +391,14 @@ def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:
     """A pretrained model, of which the head alone may be new.
 
     Args:
-        auto_class: One of Transformers' or PEFT's Auto classes.
+        auto_class: One of Transformers' or PEFT's Auto classes, or a model's own class.
         source: A folder or a name on the Hub.
         **settings: Further arguments of its ``from_pretrained``.
 
     Raises:
         InputError: If it can't be loaded, or its blocks or embeddings are not there.
     """
-    if not hasattr(auto_class, "_model_mapping"):  # PEFT's give no account of what they load
+    if hasattr(auto_class, "_target_peft_class"):  # PEFT's give no account of what they load
         return load_model(auto_class, source, "a model", _EXPECTED, **settings)
     network, loading = load_model(auto_class, source, "a model", _EXPECTED, output_loading_info=True, **settings)
     inside = "" if network.base_model is network else f"{network.base_model_prefix}."

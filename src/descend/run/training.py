@@ -5,7 +5,7 @@ import math
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -96,7 +96,6 @@ def _train(
         data = loaded or recipe.load()
     for note in data.notes if main else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
-    args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
     setup = recipe.resolve(args, data)
     recipe, preset = setup.recipe, Preset()
     if args.preset is not None:
@@ -123,7 +122,11 @@ def _train(
             raise InputError(f"{out} was made with other settings: {changed}. Give the same command to resume.")
     try:
         trainer = setup.trainer([stop, *callbacks])
+        args.warmup(*_steps(args, len(trainer.train_dataset)))  # type: ignore[arg-type]  # TRL may have packed them
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
+        if main:
+            with suppress(OSError):  # it was made by the trainer, unless it holds something
+                out.rmdir()
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise
         raise InputError(reason(error)) from error
