@@ -24,7 +24,6 @@ from descend.recipes.base import (
     has_classifier,
     head_numbers,
     is_unnamed,
-    kept_layers,
     load_pretrained,
 )
 from descend.settings import DIGITS, GENERATED, ImageSettings
@@ -38,9 +37,6 @@ MANY = 256
 class ImageRecipe(ImageSettings, Recipe):
     """Image classification with a pretrained ViT, DeiT or DINOv2, with its own head or a new one."""
 
-    usual_noise = 1.0
-    has_words = False
-
     @property
     def label(self) -> str:
         """The model's name in tables, such as Dinov2-12."""
@@ -50,7 +46,7 @@ class ImageRecipe(ImageSettings, Recipe):
         """The recipe with absolute paths, the number of blocks that are trained, and the size of the images.
 
         Raises:
-            InputError: If the model is of another kind, has fewer blocks, or can't take images of this size.
+            InputError: If the model is of another kind, or can't take images of this size.
         """
         config = config_of(self.model)
         check_family(config, FAMILIES, ROW)
@@ -70,7 +66,7 @@ class ImageRecipe(ImageSettings, Recipe):
             self,
             data=self.data if self.data == DIGITS else absolute(self.data),
             model=absolute_or_name(self.model),
-            keep_layers=kept_layers(self, config),
+            keep_layers=self.keep_layers or config.num_hidden_layers,
             image_size=size,
         )
 

@@ -16,8 +16,6 @@ from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, l
 class VideoRecipe(VideoSettings, Recipe):
     """The base recipe of video denoising: settings and data that are the same for all models."""
 
-    usual_noise = 0.8
-    has_words = False
     architecture: ClassVar[type[PreTrainedModel]]
 
     def completed(self) -> Self:
@@ -85,7 +83,6 @@ class UTRecipe(UTSettings, VideoRecipe):
 
     family = "UT"
     architecture = UT
-    blocks = 0  # its layers are no modules
 
     def network(self, data: Data | None) -> UT:
         """A new UT."""
@@ -105,7 +102,6 @@ class DUSTRecipe(DUSTSettings, VideoRecipe):
 
     family = "DUST"
     architecture = DUST
-    blocks = 0
 
     def network(self, data: Data | None) -> DUST:
         """A new DUST."""
