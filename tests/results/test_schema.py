@@ -19,6 +19,7 @@ from descend.results import (
     read_records,
 )
 from descend.results.records import Records
+from descend.results.sweeps import SweepFile
 
 EXIT = {
     "full": 0.9,
@@ -45,9 +46,18 @@ GROUPS = {
 }
 
 
+TRIAL = {"number": 0, "state": "finished", "value": 1.0, "feasible": None, "settings": {"learning_rate": 0.1}}
+TRIAL |= {"curve": {"steps": [1], "values": [2.0]}}
+SEARCH = {"searched": {}, "best": None, "edges": [], "importance": {}, "trials": [TRIAL]}
+SWEEP = {
+    **{"descend": "1", "recipe": "video-ut", "model": "UT-2", "metric": "rmse", "higher_is_better": False},
+    **{"split": "validation", "levels": [0.0], "given": [], "trials": 1, "seeds": 1, "rule": "the lowest"},
+    "methods": {"erm": SEARCH},
+}
 ANSWER = {"answer": "yes", "confidence": 0.5, "right": True}
 FILES = {
     "summary.json": (Summary, SUMMARY),
+    "sweep.json": (SweepFile, SWEEP),
     "config.json": (RunConfig, CONFIG),
     "groups.json": (Groups, GROUPS),
     "decisions.json": (Decisions, {"noise": 0.5, "texts": [{"text": "a", "decisions": [ANSWER] * 2}]}),
@@ -114,7 +124,13 @@ DAMAGED = [
 
 
 RECORD = {"run": "a", "step": 1, "split": "train", "layer": 0, "noise": None, "metric": "loss", "value": None}
-CURVE = {"noise": 0, "metric": [1, 1, 1], "first_within": {}, "area": 1}
+SEARCHES = [
+    {"trials": None},
+    {"searched": {"x": {"low": -1, "high": 1, "log": True}}},
+    {"searched": {"x": {"low": 2, "high": 1}}},
+    *({"trials": [TRIAL | each]} for each in ({"number": 10**9}, {"settings": [1]}, {"curve": {"steps": [1]}})),
+    {"trials": [TRIAL | {"curve": {"steps": [1] * 9, "values": []}}]},
+]
 WRONG = [
     ("summary.json", SUMMARY | {"seed": "one"}, "seed"),
     ("summary.json", SUMMARY | {"values": [1.0]}, "2 noise levels but 1 values"),
@@ -146,6 +162,8 @@ WRONG = [
     *(("groups.json", GROUPS | {"layers": LAYERS | each}, r"groups\.json.*layers") for each in DAMAGED),
     *(("decisions.json", each, r"decisions\.json") for each in ([], {"noise": 0}, {"noise": 0, "texts": [ONE]})),
     ("decisions.json", {"noise": 0, "texts": UNEVEN}, "each layer"),
+    *(("sweep.json", SWEEP | {"methods": {"erm": SEARCH | each}}, r"sweep\.json.*methods.erm") for each in SEARCHES),
+    *(("sweep.json", SWEEP | {"methods": each}, r"sweep\.json.*methods") for each in (None, {"erm": 3})),
     ("answers.json", [{"instruction": "a", "output": "b"}, {"instruction": 3}], r"answers\.json, row 1, .*output"),
     ("records.jsonl", RECORD | {"step": "late"}, r"line 1, .*step"),
 ]
