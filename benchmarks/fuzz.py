@@ -173,11 +173,10 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend import reading
     from descend.errors import InputError
     from descend.inference import DescentClassifier
-    from descend.report import RunView, write_completions, write_page
+    from descend.report import RunView, write_completions, write_page, write_sweep
     from descend.report.samples import Frames
     from descend.run.completing import _prompts
     from descend.run.loading import of_run
-    from descend.sweep.results import write_sweep
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
     from descend.tasks.video.cache import cached

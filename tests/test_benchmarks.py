@@ -41,6 +41,10 @@ def test_the_large_shape_needs_a_gpu(monkeypatch, capsys, device):
     assert status == 2 and not out and "--device cuda" in err.splitlines()[-1]
 
 
+def test_the_readers_that_are_fuzzed_can_be_imported(tmp_path):
+    assert "sweep.json" in runpy.run_path(str(ROOT / "benchmarks" / "fuzz.py"))["readers"](tmp_path)
+
+
 @pytest.fixture(scope="module")
 def counted() -> list[dict]:
     """The rows of all cases, counted in one process."""

@@ -80,7 +80,7 @@ READERS = {
     "imdb/train/pos/0_1.txt": (lambda file: read_imdb(file.parents[2]),),
     **{f"run/{name}": (lambda file: RunView.read(file.parent),) for name in ("summary.json", "records.jsonl")},
     "run/frames.npz": (Frames.load,),
-    "dual.safetensors": (lambda file: read_dual(file, 2),),
+    "dual.safetensors": (lambda file: read_dual(file),),
     **{
         f"{kind}/1.{kind}": (lambda file: [list(clip.frames()) for clip in find_clips(file.parent, None)],)
         for kind in ("avi", "mp4", "jpg", "png", "tif")

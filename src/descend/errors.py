@@ -1,5 +1,7 @@
 """Errors that Descend raises on purpose. Their messages say what was expected, what was got and what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -62,6 +64,27 @@ def refuse(*rules: tuple[bool, str]) -> None:
     for broken, message in rules:
         if broken:
             raise InputError(message)
+
+
+@contextmanager
+def refusing(what: str, remedy: str = "", passing: type[Exception] = InputError) -> Iterator[None]:
+    """Refuse input for whatever a library raises inside the ``with`` block.
+
+    Args:
+        what: What can't be used, the beginning of a sentence that ends with the library's message.
+        remedy: What to do, another sentence.
+        passing: Errors that are raised as they are, because their message is whole.
+
+    Raises:
+        InputError: In place of any other exception.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+        raise InputError(f"{what}: {kind}{reason(error).rstrip('.')}. {remedy}".rstrip()) from error
 
 
 def reason(error: BaseException) -> str:

@@ -275,8 +275,8 @@ exits the constraints harmed the last layer."""
 
 
 @dataclass(frozen=True)
-class WorkloadSettings:
-    """Where the data are, and the noise that a model is evaluated with.
+class RecipeSettings:
+    """The settings that every recipe has: where the data are, and the noise that a model is trained with.
 
     Attributes:
         data: Where the data are: a path, for texts with classes also a name on the Hub, or ``generated`` for the
@@ -284,20 +284,12 @@ class WorkloadSettings:
         noise: The training noise γ, in units of the clean data's std σ_x.
         noise_is: What γσ_x is of the noise, in training and evaluation: its ``std``, or its ``variance``, for a std of
             √(γσ_x).
+        validation_share: The share of the training data to validate on.
     """
 
     data: str = field(kw_only=True, metadata={"help": "folder or file of the data, or: generated"})
     noise: NoiseLevel = setting(0.8, "training noise γ, in std of the clean data")
     noise_is: Scale = setting("std", "what γσ_x is of the noise", ("std", "variance"))
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-@dataclass(frozen=True)
-class RecipeSettings(WorkloadSettings):
-    """The settings that every recipe has."""
-
     validation_share: InnerShare = setting(0.2, "share of the training data to validate on")
 
     arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
@@ -312,6 +304,9 @@ class RecipeSettings(WorkloadSettings):
         "calibrate": True,
     }
     """Training arguments that a recipe sets, by name; all others have the default of `DescentConfig`."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def depth(self) -> int:

@@ -10,9 +10,7 @@ from descend.cli import main
 from descend.cli.settings import library_settings
 from descend.recipes import RECIPES
 from descend.recipes.corpora import CORPORA
-from descend.results import read_config
 from descend.settings import DescentSettings, settings_of
-from tests.support.runs import refused, said
 
 
 def help_of(capsys, *argv: str) -> str:
@@ -62,18 +60,6 @@ def test_the_kinds_of_texts_are_those_that_are_known():
 
 
 # --- a method's own settings, and data
-
-
-@pytest.mark.slow
-def test_a_setting_of_a_searched_method_is_given_once_for_a_sweep(capsys, tmp_path):
-    sweep = ["sweep", "text-ut", "--data", "generated", "--trials", "1", "--layer-dropout", "0.1", "--no-tied"]
-    assert "--layer-dropout" in refused(capsys, *sweep, "--out", tmp_path / "a", "--method", "erm")
-    tiny = ["--hidden-size", "8", "--depth", "2", "--max-length", "12", "--max-steps", "1", "--use-cpu"]
-    tiny += ["--eval-strategy", "no", "--save-strategy", "no", "--judge-noise", "0"]
-    for _ in range(2):  # the second call goes on
-        said(capsys, *sweep, *tiny, "--out", tmp_path / "b", "--method", "erm,layerskip")
-    rates = {each.name[:3]: read_config(each).training["layer_dropout"] for each in (tmp_path / "b/trials").iterdir()}
-    assert rates == {"erm": 0.2, "lay": 0.1}
 
 
 def test_generated_data_are_a_word_and_no_folder(tmp_path, monkeypatch):

@@ -199,6 +199,11 @@ def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     assert summary.sigma == pytest.approx(words.std().item(), rel=0.02)
 
 
+def test_a_plain_classifier_is_evaluated_on_generated_texts(plain):
+    summary = run.evaluate(plain / "turned", **TASK, data="generated", noise=[0.0], most=20)
+    assert (summary.dataset, summary.samples) == ("generated imdb", 20)
+
+
 def test_the_exits_of_a_plain_classifier_are_certified_on_data_that_it_has_not_seen(plain):
     words = ["--task", "classification", "--data", str(plain / "reviews"), "--noise", "0", "--exit", "--unseen"]
     assert main(["evaluate", str(plain / "model"), *words, "--risk", "0.5", "--confidence", "0.5"]) == 0
@@ -255,7 +260,7 @@ RISK, REVIEWS = {"exit": True, "risk": 0.1}, {**TASK, "data": "reviews"}
 @pytest.mark.parametrize(
     ("folder", "settings", "remedy"),
     [
-        ("model", {}, r"distilbert.*--task classification"),
+        ("model", {}, r"config\.json.*recipe"),
         ("model", TASK, "--data"),
         ("model", {**TASK, "data": "model"}, r"imdb, mnli.*--dataset"),
         ("model", {**REVIEWS, "dataset": "sst2"}, r"dataset.*imdb, mnli.*'sst2'"),

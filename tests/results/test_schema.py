@@ -9,7 +9,7 @@ import pytest
 from descend.errors import InputError
 from descend.results import SCHEMA, AnytimeCurve, Summary, read_completions, read_records
 from descend.results.records import Records
-from tests.support.files import ANSWER, CERTIFIED, FILES, GROUPS, LAYERS, RECORD, SUMMARY
+from tests.support.files import ANSWER, CERTIFIED, FILES, GROUPS, LAYERS, RECORD, SEARCH, SUMMARY, SWEEP, TRIAL
 
 LATER = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}
 """Keys of a later version."""
@@ -72,6 +72,13 @@ DAMAGED = [
 ]
 
 
+SEARCHES = [
+    {"trials": None},
+    {"searched": {"x": {"low": -1, "high": 1, "log": True}}},
+    {"searched": {"x": {"low": 2, "high": 1}}},
+    *({"trials": [TRIAL | each]} for each in ({"number": 10**9}, {"settings": [1]}, {"curve": {"steps": [1]}})),
+    {"trials": [TRIAL | {"curve": {"steps": [1] * 9, "values": []}}]},
+]
 UNCERTAIN = [
     *({"threshold": each} for each in (2, True)),
     *({"risk": each} for each in (5, True)),
@@ -112,6 +119,8 @@ WRONG = [
     ("certified_exit.json", {}, r"certified_exit\.json: threshold: Field required"),
     ("answers.json", [{"instruction": "a", "output": "b"}, {"instruction": 3}], r"answers\.json, row 1: instruction"),
     ("records.jsonl", RECORD | {"step": "late"}, r"line 1: step"),
+    *(("sweep.json", SWEEP | {"methods": {"erm": SEARCH | each}}, r"sweep\.json.*methods.erm") for each in SEARCHES),
+    *(("sweep.json", SWEEP | {"methods": each}, r"sweep\.json.*methods") for each in (None, {"erm": 3})),
 ]
 
 

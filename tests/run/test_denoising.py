@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from descend import DescentDenoiser
-from descend.tasks.video import find_clips
 from tests.support.runs import refused, said
 from tests.support.sources import write_frames, write_video
 
@@ -15,19 +14,6 @@ from tests.support.sources import write_frames, write_video
 def pictures(folder, end=""):
     files = sorted(file for file in folder.iterdir() if file.stem.isdecimal() != bool(end))
     return np.stack([np.asarray(Image.open(file)) for file in files])
-
-
-@pytest.mark.slow
-def test_every_frame_of_every_clip_is_written(finished, tmp_path, capsys):
-    write_video(tmp_path / "clips/a.avi", 35)  # more than one block, and no whole number of windows
-    write_video(tmp_path / "clips/holiday/b.mp4", 1, size=(48, 64))
-    out, _ = said(capsys, "denoise", finished, "--data", tmp_path / "clips", "--out", tmp_path / "out")
-    written, trained = out.splitlines()
-    assert written == f"{tmp_path / 'out'}: 36 frames of 2 clips after layer 2 of 2."
-    denoiser = DescentDenoiser.from_pretrained(finished)
-    assert f"standard deviation {denoiser.noise_std:.0f} of 255" in trained
-    for clip in find_clips(tmp_path / "clips", None):
-        assert np.array_equal(pictures(tmp_path / "out" / clip.name), denoiser.denoise(clip.files[0]))
 
 
 def test_a_trial_adds_noise_and_measures_the_error(finished, tmp_path, capsys):
@@ -45,7 +31,7 @@ def test_a_trial_adds_noise_and_measures_the_error(finished, tmp_path, capsys):
 
 
 def test_an_export_denoises_as_the_first_layers_of_its_run_do(finished, tmp_path, capsys):
-    write_video(tmp_path / "a.avi", 4)
+    write_video(tmp_path / "a.avi", 35)  # more than one block, and no whole number of windows
     out, _ = said(capsys, "export", finished, "--layers", "1", "--out", tmp_path / "first")
     assert "share one set of weights" in out and "runs 1 time" in out and "vllm" not in out
     given = ["--data", tmp_path / "a.avi", "--noise", "1", "--out"]
@@ -54,5 +40,12 @@ def test_an_export_denoises_as_the_first_layers_of_its_run_do(finished, tmp_path
     assert np.array_equal(pictures(tmp_path / "export/a"), pictures(tmp_path / "run/a"))
     whole, first = map(DescentDenoiser.from_pretrained, (finished, tmp_path / "first"))
     assert first.noise_std == whole.noise_std
+    out, _ = said(capsys, "denoise", finished, "--data", tmp_path / "a.avi", "--out", tmp_path / "plain")
+    written, trained = out.splitlines()
+    assert written == f"{tmp_path / 'plain'}: 35 frames of 1 clip after layer 2 of 2."
+    assert f"standard deviation {whole.noise_std:.0f} of 255" in trained
+    assert np.array_equal(pictures(tmp_path / "plain/a"), whole.denoise(tmp_path / "a.avi"))
+    line = refused(capsys, "denoise", tmp_path / "first", *given, tmp_path / "none", "--model", "best_feasible")
+    assert "has no model 'best_feasible'" in line and not (tmp_path / "none").exists()
     line = refused(capsys, "evaluate", tmp_path / "first")
     assert f"are written by descend denoise {tmp_path / 'first'} --data PATH" in line

@@ -54,6 +54,12 @@ def test_a_run_is_evaluated_probed_and_left_early(out):
     assert len(summary.layer_losses[0.2]) == 3 and (out / "report.html").is_file()
 
 
+def test_other_images_than_generated_ones_have_their_own_name(out, tmp_path):
+    other = image_folder(tmp_path / "other", classes=("diagonal", "horizontal", "vertical"), sides=(".",), count=1)
+    assert main(["evaluate", str(out), "--data", str(other), "--noise", "0", "--quiet"]) == 0
+    assert read_summary(out / "on-other").dataset == "other"
+
+
 def test_the_page_shows_images_and_what_each_layer_takes_them_for(out):
     assert main(["evaluate", str(out), "--noise", "0", "--quiet"]) == 0
     shown = Decisions.read(out / "decisions.json").texts

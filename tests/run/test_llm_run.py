@@ -3,16 +3,12 @@
 import hashlib
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from descend.errors import InputError
 from descend.reading import read_json
 from descend.recipes import RECIPES
 from descend.results import read_config, read_summary
@@ -98,13 +94,13 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(language, prompts, 
     header |= {"prompts_file": digests[1], "noise": 1.5, "max_new_tokens": 6, "batch_size": 2, "seed": 0}
     begun = "\n".join([json.dumps(header), *lines[:4], lines[4].replace("d", "x"), lines[5][:9]])
     (tmp_path / "half.json.partial").write_text(begun)
-    assert "seed (was 0, now 1)" in ask("half.json", "--seed", "1", status=2)
+    assert "is of other settings" in ask("half.json", "--seed", "1", status=2)
     ask("half.json")
     assert read_json(tmp_path / "half.json") == read_json(tmp_path / "whole.json")
-    (tmp_path / "bad.json.partial").write_text("garbage\n")
+    (tmp_path / "bad.json.partial").write_text("garbage")
     for name, flags, message in (
         ("half.json", [], "exists; choose another"),
-        ("bad.json", [], "was not written by descend complete"),
+        ("bad.json", [], "or no file of descend complete"),
         ("none.json", ["--noise", "-1"], "noise must be a level"),
         ("none.json", ["--seed", str(10**20)], "seed must be"),
     ):
@@ -167,21 +163,3 @@ def test_a_real_pretrained_model_is_converted_and_tuned(real_data, tmp_path, cap
     prompts = real_data / "alpaca_eval" / "alpaca_eval.json"
     said(capsys, "complete", tmp_path / "run", "--prompts", prompts, *flags)
     assert [row["dataset"] for row in read_json(tmp_path / "o.json")] == ["helpful_base"] * 3
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_ends_early_is_refused(real_data, tmp_path):
-    source = real_data / "weights" / "stories260K"
-    shutil.copy(source / "tok512.bin", tmp_path)
-    whole = (source / "stories260K.bin").read_bytes()
-    for content, message in (
-        (whole[:10], "ends within its header"),
-        (b"\0" * 64, "is no"),
-        (whole[:5000], "ends early"),
-    ):
-        (tmp_path / "stories260K.bin").write_bytes(content)
-        with pytest.raises(InputError, match=message):
-            llama2c.convert(tmp_path, tmp_path / "out")
-    script = [sys.executable, llama2c.__file__, str(tmp_path), str(tmp_path / "out")]
-    done = subprocess.run(script, capture_output=True, text=True)
-    assert done.returncode == 1 and "ends early" in done.stderr and "Traceback" not in done.stderr

@@ -46,7 +46,10 @@ TRAINED = [
     ("text", "text trains a pretrained model; expected --model PATH_OR_NAME"),
     ("text --model nobody/nothing", "can't load a model from 'nobody/nothing'"),
     ("text --model MODELS/bert --keep-layers 0", "keep_layers must be at least 1; got 0"),
-    ("text --model MODELS/bert --keep-layers 4", "keep_layers must be 1 to 3, the layers of MODELS/bert"),
+    (
+        "text --model MODELS/bert --keep-layers 4 --max-length 30",
+        "layers must be 1 to 3, the number of layers of the model; got 4",
+    ),
     ("text --model MODELS/bert", "takes texts of at most 40 tokens; got --max-length 128"),
     ("text --model MODELS/causal --max-length 300", "takes texts of at most 64 tokens"),
     ("text --model MODELS/bert --dataset mnli --max-length 30", "a head of 2 labels; mnli has 3"),
@@ -62,7 +65,7 @@ TRAINED = [
     ("text-distilbert --model MODELS/mean", "expected a DistilBERT, model_type 'distilbert'; "),
     # Language models.
     ("lm", "lm needs data; expected --data FILE"),
-    ("lm --model MODELS/causal --keep-layers 9 --max-length 60", "keep_layers must be 1 to 3"),
+    ("lm --model MODELS/causal --keep-layers 9 --max-length 60", "layers must be 1 to 3"),
     (
         "lm --model MODELS/causal --keep-layers 2 --lora q_proj --max-length 60",
         "--keep-layers and --lora exclude",
@@ -71,6 +74,8 @@ TRAINED = [
     ("lm --model MODELS/bert", "model_type must be one of llama"),
     ("llm-sft --exit-share 0", "must lie in (0, 1]; got 0.0"),
     ("llm-sft --lora q_proj", "--lora needs a pretrained --model"),
+    ("llm-sft --packing --dual-warmup-steps 200", "dual_warmup_steps"),
+    ("llm-sft --head-lr-ratio 2", "head_lr_ratio is of a classifier's head and own exits"),
     ("llm-sft --dataset-text-field foo", "--dataset-text-field has no effect"),
     ("llm-sft --dataloader-num-workers -1", "dataloader_num_workers must be at least 0"),
     ("llm-sft --report-to wandb", "wandb"),
@@ -86,7 +91,7 @@ TRAINED = [
         "knows the classes dogs, cats; data has cows, dogs, and of cows the model has none".replace("data", "FARM"),
     ),
     ("image --model MODELS/three --image-size 30", "multiple of 4"),
-    ("image --model MODELS/three --keep-layers 4", "keep_layers must be 1 to 3"),
+    ("image --model MODELS/three --keep-layers 4", "layers must be 1 to 3"),
     ("image --model MODELS/three --data nowhere", "does not exist; expected a file or folder, digits"),
     ("image --model MODELS/three --method neftune", "word embeddings"),
     ("image --model MODELS/three --validation-share 1", "between 0 and 1"),

@@ -53,8 +53,10 @@ def test_a_run_is_judged_under_other_shifts_and_on_other_data(classifier, tmp_pa
     assert found.noise[0] == 0 and found.noise[-1] == pytest.approx(top) and len(found.noise) == 8
     at = run.evaluate(classifier, noise=[0.0, 0.5], shift=shift).layer_losses
     assert at[0.0] == found.layer_losses[0.0] == plain.layer_losses[0.0] and at[0.5] != plain.layer_losses[0.5]
+    own = (classifier / "summary.json").read_bytes()
     elsewhere = run.evaluate(classifier, noise=[0.0], data=str(review_folder(tmp_path / f"{shift}-other")))
     assert elsewhere.dataset.endswith("other") and elsewhere.sigma == plain.sigma
+    assert (classifier / "summary.json").read_bytes() == own
     again = str(review_folder(tmp_path / "moved" / f"{shift}-other"))
     with pytest.raises(InputError, match=f"holds the evaluation on .*{shift}-other, which would be lost"):
         run.evaluate(classifier, noise=[0.0], data=again)

@@ -1,6 +1,7 @@
 """What the files of a run hold, for tests that read and recognise them."""
 
 from descend.results import CertifiedExit, Decisions, Groups, RunConfig, Summary
+from descend.results.sweeps import SweepFile
 
 EXIT = {
     "full": 0.9,
@@ -29,9 +30,18 @@ GROUPS = {
 
 
 CERTIFIED = {"threshold": 0.9, "risk": 0.01, "confidence": 0.95, "noise": 0}
+TRIAL = {"number": 0, "state": "finished", "value": 1.0, "feasible": None, "settings": {"learning_rate": 0.1}}
+TRIAL |= {"curve": {"steps": [1], "values": [2.0]}}
+SEARCH = {"searched": {}, "best": None, "edges": [], "importance": {}, "trials": [TRIAL]}
+SWEEP = {
+    **{"descend": "1", "recipe": "video-ut", "model": "UT-2", "metric": "rmse", "higher_is_better": False},
+    **{"split": "validation", "levels": [0.0], "given": [], "trials": 1, "seeds": 1, "rule": "the lowest"},
+    "methods": {"erm": SEARCH},
+}
 ANSWER = {"answer": "yes", "confidence": 0.5, "right": True}
 FILES = {
     "summary.json": (Summary, SUMMARY),
+    "sweep.json": (SweepFile, SWEEP),
     "config.json": (RunConfig, CONFIG),
     "groups.json": (Groups, GROUPS),
     "decisions.json": (Decisions, {"noise": 0.5, "texts": [{"text": "a", "decisions": [ANSWER] * 2}]}),

@@ -19,7 +19,7 @@ from optuna.trial import TrialState, create_trial
 from playwright.sync_api import Browser
 from transformers import TrainerControl, TrainerState
 
-from descend import InputError, run
+from descend import run
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.report import write_sweep
@@ -43,7 +43,7 @@ ERM = ["--method", "erm"]
 
 
 def words(out: Path, trials: int, *more: str) -> list[str]:
-    return ["sweep", *FLAGS, "--trials", str(trials), "--out", str(out), *more]
+    return ["sweep", *FLAGS, "--trials", str(trials), "--judge-noise", "0,0.8", "--out", str(out), *more]
 
 
 def found(out: Path) -> dict:
@@ -111,18 +111,18 @@ def test_the_chosen_trial_is_the_run_of_the_printed_command_and_its_value_that_o
         json.loads((swept / best["folder"] / name).read_text()) for name in ("summary.json", "config.json")
     )
     assert (summary["split"], summary["mean"], summary["noise"]) == ("validation", best["value"], best["noise"])
-    assert len(best["noise"]) == 8
+    assert best["noise"] == [0, 0.8]
     typed = shlex.split(best["command"])
     assert typed[:3] == ["descend", "train", "video-ut"]
     _, recipe, args, _ = read_recipe(typed[2:])
     assert (recipe.depth, recipe.window) == (2, 2)
     for name in ("learning_rate", "alpha", "strength", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
         assert config["training"][name] == getattr(args, name)
-    model, data = recipe.restore(str(swept / best["folder"] / "model")).model, recipe.load()
-    # A trial that is pruned is so by few samples: at every step but the last.
-    whole, few = (run.mean_metric(recipe, model, data, args, most=most, levels=best["noise"]) for most in (10**6, 2))
-    assert whole == pytest.approx(best["value"]) != few
-    assert all(abs(value / best["value"] - 1) < 0.5 for value in [few, *best["curve"]["values"]])
+    # A trial is pruned by the metric of the evaluations in training.
+    rows = [json.loads(row) for row in (swept / best["folder"] / "records.jsonl").read_text().splitlines()]
+    last = {row["step"]: row["value"] for row in rows if (row["metric"], row["layer"]) == ("rmse", 2)}
+    curve = best["curve"]
+    assert curve["values"] == [last[step] for step in curve["steps"]]
 
 
 def test_a_trial_is_the_mean_over_seeds_of_the_given_noise_levels(tmp_path, capsys):
@@ -136,8 +136,6 @@ def test_a_trial_is_the_mean_over_seeds_of_the_given_noise_levels(tmp_path, caps
     assert sorted(trial["values"]) == sorted(summary["mean"] for summary in summaries)
     assert trial["value"] == pytest.approx(sum(trial["values"]) / 2) and len(set(trial["values"])) == 2
     assert trial["seconds"] == pytest.approx(sum(summary["seconds"] for summary in summaries))
-    # Pruned by the same levels: at half of the run the mean of few samples is of their size.
-    assert all(abs(value / trial["value"] - 1) < 0.5 for value in trial["curve"]["values"])
     assert "over the noise levels 0, 1.6 on the validation split" in content["rule"] and content["seeds"] == 2
     assert "its final model and over 2 seeds;" in content["rule"]
     for changed, message in (
@@ -252,11 +250,9 @@ def test_a_trial_is_pruned_that_is_far_behind_from_the_middle_on(finished, step,
     study = optuna.create_study(pruner=worker.PRUNER)
     for each in range(1, finished + 1):
         study.add_trial(create_trial(value=each, intermediate_values=dict.fromkeys((4, 5, 6, 10), each)))
-    pruning = worker._Pruning(study.ask(), {"the user's model": value}.__getitem__)
+    state, metrics = TrainerState(global_step=step, max_steps=10), {"eval_rmse": value}
     with pytest.raises(optuna.TrialPruned) if pruned else nullcontext():
-        pruning.on_evaluate(
-            None, TrainerState(global_step=step, max_steps=10), TrainerControl(), model="the user's model"
-        )
+        worker._Pruning(study.ask(), "rmse").on_evaluate(None, state, TrainerControl(), metrics)
 
 
 # --- workers that come and go
@@ -318,21 +314,17 @@ def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lo
     assert [trial["retries"] for trial in trials_of_erm(out)] == [retries]
 
 
-def test_an_interrupted_sweep_says_how_to_go_on_and_does(swept, tmp_path, monkeypatch, capsys):
-    stop_after(monkeypatch, 3)
-    line = words(tmp_path / "sweep", 1, *ERM)
+def test_an_interrupted_sweep_goes_on_and_what_its_trials_draw_does_not_depend_on_that(
+    swept, tmp_path, monkeypatch, capsys
+):
+    assert main(words(tmp_path / "sweep", 1, *ERM)) == 0
+    stop_after(monkeypatch, 3)  # in the second trial
+    line = words(tmp_path / "sweep", 2, *ERM)
     assert f"Go on with: descend {shlex.join(line)}" in said(capsys, *line, status=130)[1]
     assert main(line) == 0
-    (trial,), first = trials_of_erm(tmp_path / "sweep"), trials_of_erm(swept)[0]
-    assert (trial["folder"], trial["retries"], trial["value"]) == ("trials/erm-000", 1, first["value"])
-
-
-def test_what_a_trial_draws_does_not_depend_on_who_runs_it(swept, tmp_path):
-    for trials in (1, 2):
-        assert main(words(tmp_path / "sweep", trials, *ERM)) == 0
     before, after = trials_of_erm(swept)[:2], trials_of_erm(tmp_path / "sweep")
     assert [(each["flags"], each["value"]) for each in before] == [(each["flags"], each["value"]) for each in after]
-    assert before[0]["flags"] != before[1]["flags"]
+    assert before[0]["flags"] != before[1]["flags"] and [each["retries"] for each in after] == [0, 1]
 
 
 def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
@@ -343,6 +335,13 @@ def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
     (trial,) = part["trials"]
     assert (trial["state"], trial["value"], part["best"]) == ("diverged", None, None)
     assert "is not finite" in trial["why"]
+
+
+def test_a_setting_of_a_searched_method_is_given_once_for_a_sweep(tmp_path):
+    given = {"data": "generated", "layer_dropout": 0.1, "tied": False}
+    searching = worker._Worker(tmp_path, "text-ut", given, ["erm", "layerskip"], 1, 1, {}, None)
+    rates = {method: args.layer_dropout for method, args in searching._arguments.items()}
+    assert rates == {"erm": 0.2, "layerskip": 0.1}
 
 
 # --- what is refused
@@ -360,6 +359,8 @@ def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
         (["--method", "ermm"], "ermm"),
         (["--method", "erm,layerskip"], "layerskip drops whole blocks"),
         (["--method", "erm,neftune"], "neftune adds noise to word embeddings"),
+        (["--alpha", "0.1,0.2,0.3"], "alpha"),
+        (["--method", "erm", "--layer-dropout", "0.1"], "--layer-dropout"),
         (["--method", "erm", "--learning-rate", "1e-3"], "nothing is left to search for erm"),
         (["--resume"], "goes on by itself"),
         (["--alhpa", "0.1"], "did you mean --alpha"),
@@ -394,27 +395,6 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     shutil.copy(swept / "sweep.json", tmp_path)  # all that is left of a sweep
     assert "would be written over" in refused(capsys, *words(tmp_path, 1))
     assert found(tmp_path) == found(swept)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: content.pop("methods"),
-        lambda content: content["methods"]["erm"].pop("trials"),
-        lambda content: content["methods"]["erm"]["searched"].update(x={"low": -1, "high": 1, "log": True}),
-        lambda content: content["methods"]["erm"]["searched"].update(x={"low": 2, "high": 1}),
-        lambda content: content["methods"]["erm"]["trials"][0].update(number=10**9),
-        lambda content: content["methods"]["erm"]["trials"][0].update(settings=[1]),
-        lambda content: content["methods"]["erm"]["trials"][0]["curve"].update(steps=[1] * 9),
-        lambda content: content["methods"].update(erm=3),
-    ],
-)
-def test_a_damaged_sweep_is_refused(swept, tmp_path, change):
-    content = found(swept)
-    change(content)
-    (tmp_path / "sweep.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"sweep\.json"):
-        write_sweep(tmp_path)
 
 
 # --- the page

@@ -14,7 +14,7 @@ from transformers import DataCollatorWithPadding, TrainerCallback, TrainingArgum
 from descend import DescentConfig, DescentTrainer, InputError, Objective, layered
 from descend.models import LayeredClassifier
 from descend.models.own_exits import MARK
-from descend.recipes import RECIPES, configure
+from descend.recipes import configure
 from descend.tasks.text import Classification, learn_tokenizer
 from descend.training.hf_hooks import refuse_arguments
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
@@ -193,21 +193,6 @@ REFUSED = [
     (lambda f: denoiser(f, method="neftune"), r"neftune.*UT"),
     (lambda f: denoiser(f, method="layerskip"), r"layerskip.*UT has 0.*2 layers"),
     (lambda f: texts(f, args={"method": "neftune"}), "neftune.*--neftune-noise-alpha"),
-    # recipes
-    *(
-        (
-            lambda f, method=method, name=name: RECIPES[name](data="f").check_arguments(
-                DescentConfig(str(f), method=method)
-            ),
-            f"{method}.*{words}",
-        )
-        for method, words, names in (
-            ("r-drop", "is for classification", ("video-ut", "llm-sft")),
-            ("neftune", "word embeddings", ("video-ut", "video-vit")),
-            ("layerskip", "blocks", ("video-ut", "video-dust", "text-ut")),
-        )
-        for name in names
-    ),
     # TRL's
     (lambda f: tuned(f, exit_share=0.0), r"\(0, 1\].*got 0"),
     (lambda f: tuned(f, exit_share=2.0), r"\(0, 1\].*got 2"),

@@ -3,7 +3,6 @@
 import difflib
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import lm_eval.api.metrics  # noqa: F401  (registers the metrics)
@@ -15,7 +14,7 @@ from lm_eval.api.registry import metric_registry
 from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
 
-from descend.errors import InputError, reason, refuse
+from descend.errors import refuse, refusing
 from descend.reading import read_text
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
@@ -61,7 +60,7 @@ def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, T
     tasks: dict[str, Task] = {}
     for name in names:
         for each in [name] if name in files else _matching(name, manager):
-            with _refusing(f"the task {each} can't be loaded"):
+            with refusing(f"the task {each} can't be loaded"):
                 loaded = manager.load([each])["tasks"]
             both = ", ".join(loaded.keys() & tasks.keys())
             refuse((bool(both), f"tasks must differ in their names; got {both} twice. Change `task` in one YAML file."))
@@ -71,22 +70,11 @@ def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, T
     return tasks
 
 
-@contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Refuse a task at whatever its YAML, its template, its data or its own code raises."""
-    try:
-        yield
-    except Exception as error:
-        raise InputError(f"{what}: {type(error).__name__}: {reason(error)}.") from error
-
-
 def _code(file: Path, seen: set[Path]) -> Iterator[str]:
     """What a task's YAML file, and the files that it includes, would run: each in words."""
     seen.add(file)
-    try:
+    with refusing(f"{file} is not YAML"):
         nodes, visited = [yaml.compose(read_text(file), Loader=yaml.SafeLoader)], {id(None)}
-    except yaml.YAMLError as error:
-        raise InputError(f"{file} is not YAML: {reason(error)}.") from None
     while nodes:
         node = nodes.pop()
         if id(node) in visited:  # of an alias, which may be inside what it stands for
@@ -139,5 +127,5 @@ def _check(name: str, task: Task) -> None:
     if task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=0)
     task.set_fewshot_seed(seed=OTHER_SEED)
-    with _refusing(f"the task {name} can't be asked"):
+    with refusing(f"the task {name} can't be asked"):
         task.build_all_requests(limit=1, rank=0, world_size=1)

@@ -18,7 +18,8 @@ from descend.models import LayeredCausalLM
 from descend.models.first_layers import keep_first
 from descend.progress import is_quiet
 from descend.results import MODELS, Trained, check_language_run, read_trained
-from descend.run.loading import of_export, of_run
+from descend.run.loading import of_model, of_run
+from descend.settings import GENERATED
 
 
 @register_model("descend")
@@ -58,8 +59,9 @@ class DescendLM(HFLM):
         batch_size: int | str | None = 1,
         **settings: Any,
     ):
-        trained = check_source(Path(pretrained), checkpoint, layer, noise)
-        self.subject = of_export(Path(pretrained), trained) if trained else of_run(Path(pretrained), checkpoint)
+        folder = Path(pretrained)
+        trained = check_source(folder, checkpoint, layer, noise)
+        self.subject = of_model(folder, "lm", GENERATED) if trained else of_run(folder, checkpoint)
         model, tokenizer = self.subject.restored.model, self.subject.restored.tokenizer
         assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         self._layered, self.depth = model, model.depth

@@ -13,20 +13,17 @@ from descend.extras import lazy_names, required
 from descend.settings import GENERATED, RecipeSettings
 
 if TYPE_CHECKING:
-    from descend.recipes.base import SHIFTS, Data, Recipe, Restored, Setup, Workload
+    from descend.recipes.base import SHIFTS, Data, Recipe, Restored, Setup
     from descend.recipes.configuring import configure
-    from descend.recipes.text import PlainClassifier
 
 __all__ = [
     "GENERATED",
     "RECIPES",
     "SHIFTS",
     "Data",
-    "PlainClassifier",
     "Recipe",
     "Restored",
     "Setup",
-    "Workload",
     "configure",
 ]
 
@@ -174,9 +171,8 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
 RECIPES = _Recipes()
 
 _ROOMS = {
-    "base": ("SHIFTS", "Data", "Recipe", "Restored", "Setup", "Workload"),
+    "base": ("SHIFTS", "Data", "Recipe", "Restored", "Setup"),
     "configuring": ("configure",),
-    "text": ("PlainClassifier",),
 }
 
 

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch.utils.data import Dataset
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallback, set_seed
+from transformers import AutoConfig, PreTrainedConfig, TrainerCallback, set_seed
 
 from descend.errors import InputError
 from descend.models import LayeredModel
 from descend.models.loading import load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
-from descend.settings import GENERATED, SMALL, PretrainedSettings, RecipeSettings, WorkloadSettings
+from descend.settings import GENERATED, SMALL, RecipeSettings
 from descend.tasks import Task
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
-from descend.training.methods import CLASSES
 
 SHIFTS: dict[str, type[Noise]] = {
     "gaussian": GaussianNoise,
@@ -81,13 +80,15 @@ class Restored:
     tokenizer: Any = None
 
 
-class Workload(WorkloadSettings, ABC):
-    """Data, task and noise that a model is evaluated with."""
+class Recipe(RecipeSettings, ABC):
+    """Data, task, noise and a model to train: frozen settings, so that a changed recipe is `dataclasses.replace`.
+
+    Raises:
+        InputError: If a setting is out of range.
+    """
 
     family: ClassVar[str]
     """The model's name in tables, without its depth."""
-    usual_noise: ClassVar[float]
-    """A model that was trained without noise is evaluated up to 3.5 times this γ."""
 
     @property
     def source(self) -> str | None:
@@ -119,7 +120,7 @@ class Workload(WorkloadSettings, ABC):
     def restore(self, folder: str) -> Restored:
         """Load a model that `save_pretrained` wrote."""
 
-    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> Collate | None:
+    def collate(self, tokenizer: Any) -> Collate | None:
         """The function that turns samples into a batch; None for torch's default."""
         return None
 
@@ -139,21 +140,6 @@ class Workload(WorkloadSettings, ABC):
         """The class of the training arguments."""
         return DescentConfig
 
-    def name_of(self, model: LayeredModel) -> str:
-        """The model's name in tables, such as UT-7."""
-        return f"{self.family}-{model.depth}"
-
-
-class Recipe(RecipeSettings, Workload):
-    """A workload with a model to train: frozen settings, so that a changed recipe is `dataclasses.replace`.
-
-    Raises:
-        InputError: If a setting is out of range.
-    """
-
-    has_words: ClassVar[bool] = True
-    """Whether the model has a word embedding."""
-
     @property
     def defaults(self) -> dict[str, Any]:
         """Training arguments of these settings; those of a pretrained model differ from `training`."""
@@ -171,22 +157,6 @@ class Recipe(RecipeSettings, Workload):
     def label(self) -> str:
         """The model's name in tables, such as UT-7."""
         return f"{self.family}-{self.depth}"
-
-    @property
-    def blocks(self) -> int:
-        """How many layers are modules with weights of their own."""
-        return self.depth
-
-    def check_arguments(self, arguments: DescentArguments) -> None:
-        """Refuse training arguments that the completed recipe's model can't be trained with, before any data are read.
-
-        Raises:
-            InputError: If a setting is out of range, or the method can't train the model.
-        """
-        arguments.primal_dual(self.depth)
-        arguments.check_exits(self.label, has_head=self.has_head)
-        method = CLASSES[arguments.method]
-        method.check(self.task(), self.label, self.depth, self.blocks, has_words=self.has_words)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """What a run says before it trains: lines about its data and noise, and warnings."""
@@ -354,19 +324,17 @@ def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str,
     Raises:
         InputError: If the head lacks a class.
     """
-    known = {str(name).lower(): int(number) for number, name in (config.id2label or {}).items()}
+    # 7 is LABEL_7
+    known = {str(name).lower().removeprefix("label_"): int(number) for number, name in (config.id2label or {}).items()}
     alike, order = config.num_labels == len(classes), [each.lower() for each in classes]
-    if is_unnamed(config):
-        if all(f"label_{each}" in known for each in order):  # 7 is LABEL_7
-            return tuple(known[f"label_{each}"] for each in order)
-        if alike:
-            return tuple(range(len(classes)))
-    elif alike:  # a prefix is enough: "NEGATIVE" is neg
+    if alike and not is_unnamed(config):  # a prefix is enough: "NEGATIVE" is neg
         order = [
             each if each in known else next((name for name in known if name.startswith(each)), each) for each in order
         ]
     numbers = tuple(known[each] for each in order if each in known)
     if len(set(numbers)) < len(classes):
+        if alike and is_unnamed(config):
+            return tuple(range(len(classes)))
         lacking = [name for name, each in zip(classes, order, strict=True) if each not in known] or classes
         raise InputError(
             f"{source} knows the classes {', '.join([*known][:10])}; {data} has {', '.join(classes[:10])}, and of "
@@ -375,30 +343,18 @@ def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str,
     return numbers
 
 
-def kept_layers(recipe: PretrainedSettings, config: PreTrainedConfig) -> int:
-    """How many blocks of a pretrained model a recipe trains: its ``keep_layers``, or all.
-
-    Raises:
-        InputError: If the model has fewer.
-    """
-    depth: int = config.num_hidden_layers
-    if recipe.keep_layers is not None and recipe.keep_layers > depth:
-        raise InputError(f"keep_layers must be 1 to {depth}, the layers of {recipe.model}; got {recipe.keep_layers}.")
-    return recipe.keep_layers or depth
-
-
 def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:
     """A pretrained model, of which the head alone may be new.
 
     Args:
-        auto_class: One of Transformers' or PEFT's Auto classes.
+        auto_class: One of Transformers' or PEFT's Auto classes, or a model's own class.
         source: A folder or a name on the Hub.
         **settings: Further arguments of its ``from_pretrained``.
 
     Raises:
         InputError: If it can't be loaded, or its blocks or embeddings are not there.
     """
-    if not hasattr(auto_class, "_model_mapping"):  # PEFT's give no account of what they load
+    if hasattr(auto_class, "_target_peft_class"):  # PEFT's give no account of what they load
         return load_model(auto_class, source, "a model", _EXPECTED, **settings)
     network, loading = load_model(auto_class, source, "a model", _EXPECTED, output_loading_info=True, **settings)
     inside = "" if network.base_model is network else f"{network.base_model_prefix}."

@@ -24,10 +24,9 @@ from descend.recipes.base import (
     has_classifier,
     head_numbers,
     is_unnamed,
-    kept_layers,
     load_pretrained,
 )
-from descend.settings import DIGITS, ImageSettings
+from descend.settings import DIGITS, GENERATED, ImageSettings
 from descend.tasks.images import ImageClassification
 from descend.tasks.images.sources import Images, Side, read_images
 
@@ -38,9 +37,6 @@ MANY = 256
 class ImageRecipe(ImageSettings, Recipe):
     """Image classification with a pretrained ViT, DeiT or DINOv2, with its own head or a new one."""
 
-    usual_noise = 1.0
-    has_words = False
-
     @property
     def label(self) -> str:
         """The model's name in tables, such as Dinov2-12."""
@@ -50,7 +46,7 @@ class ImageRecipe(ImageSettings, Recipe):
         """The recipe with absolute paths, the number of blocks that are trained, and the size of the images.
 
         Raises:
-            InputError: If the model is of another kind, has fewer blocks, or can't take images of this size.
+            InputError: If the model is of another kind, or can't take images of this size.
         """
         config = config_of(self.model)
         check_family(config, FAMILIES)
@@ -70,7 +66,7 @@ class ImageRecipe(ImageSettings, Recipe):
             self,
             data=self.data if self.data == DIGITS else absolute(self.data),
             model=absolute_or_name(self.model),
-            keep_layers=kept_layers(self, config),
+            keep_layers=self.keep_layers or config.num_hidden_layers,
             image_size=size,
         )
 
@@ -79,7 +75,7 @@ class ImageRecipe(ImageSettings, Recipe):
         config = restored.model.saved.config if restored else config_of(self.model)
         found = read_images(self.source)
         source = restored.model.saved.name_or_path if restored else self.model
-        numbers = np.array(head_numbers(config, found.classes, source, self._named(self.data)))
+        numbers = np.array(head_numbers(config, found.classes, source, _named(self.data)))
         processor = restored.tokenizer if restored else self._processor()
         parts = found.parts(self.validation_share).items()
         sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
@@ -87,7 +83,7 @@ class ImageRecipe(ImageSettings, Recipe):
             sides["train"],
             sides["validation"],
             sides["test"],
-            name=self._named(self.data),
+            name=_named(self.data),
             tokenizer=processor,
             labels=found.classes,
         )
@@ -98,11 +94,8 @@ class ImageRecipe(ImageSettings, Recipe):
         config = restored.model.saved.config
         side = found.sides.get("test", found.sides["train"])
         source = restored.model.saved.name_or_path
-        numbers = np.array(class_numbers(config, found.classes, source, self._named(data)))
-        return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), self._named(data)
-
-    def _named(self, data: str) -> str:
-        return "generated images" if self.source is None else Path(data).name
+        numbers = np.array(class_numbers(config, found.classes, source, _named(data)))
+        return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), _named(data)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """The samples of each part, their classes, and the size that images get."""
@@ -143,6 +136,10 @@ class ImageRecipe(ImageSettings, Recipe):
         given = usual | {name: value for name, value in _processing(self.model).items() if name in names}
         assert self.image_size is not None
         return ViTImageProcessorPil(size={"height": self.image_size, "width": self.image_size}, **given)
+
+
+def _named(data: str) -> str:
+    return "generated images" if data == GENERATED else Path(data).name
 
 
 def _processing(source: str) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from descend.recipes.base import (
     check_heads,
     check_words,
     config_of,
-    kept_layers,
     load_pretrained,
 )
 from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings
@@ -67,8 +66,6 @@ class LanguageRecipe(LanguageSettings, Recipe):
     """
 
     model: str
-
-    usual_noise = 1.5
 
     @classmethod
     def arguments(cls) -> type[DescentSFTConfig]:
@@ -128,7 +125,6 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load all rows of another file, and its name."""
-        assert restored.tokenizer is not None
         rows, skipped = tokenize_instructions(read_instructions(data), restored.tokenizer, self.max_length)
         if len(rows) < 2:
             raise InputError(f"{data} has no two prompts that leave room for an answer in {self.max_length} tokens.")
@@ -144,9 +140,8 @@ class LanguageRecipe(LanguageSettings, Recipe):
         tokenizer.eos_token = tokenizer.sep_token
         return tokenizer
 
-    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorForLanguageModeling:
+    def collate(self, tokenizer: Any) -> DataCollatorForLanguageModeling:
         """Pad texts to the longest of their batch."""
-        assert tokenizer is not None
         return DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id)
 
     def task(self) -> NextToken:
@@ -155,7 +150,6 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     def network(self, data: Data) -> LayeredCausalLM:
         """The model to train, with adapters where ``lora`` names modules."""
-        assert data.tokenizer is not None
         network: Any = self._network(data.tokenizer)
         if self.lora is not None:
             targets = [name.strip() for name in self.lora.split(",") if name.strip()]
@@ -219,7 +213,7 @@ class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
             InputError: If it has adapters on a cut model.
         """
         config = self._config()
-        layers = kept_layers(self, config)
+        layers = self.keep_layers or config.num_hidden_layers
         if self.lora is not None and layers < config.num_hidden_layers:
             raise InputError(
                 "--keep-layers and --lora exclude each other: only the adapters are saved, and the cut model would be "

@@ -1,11 +1,11 @@
 """Text classification with any pretrained encoder, and with UT on word embeddings, DistilBERT and RoBERTa."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from transformers import (
     MODEL_MAPPING,
     AutoModel,
@@ -37,14 +37,12 @@ from descend.recipes.base import (
     Data,
     Recipe,
     Restored,
-    Workload,
     absolute_or_name,
     check_heads,
     check_words,
     config_of,
     has_classifier,
     head_numbers,
-    kept_layers,
     load_pretrained,
 )
 from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts, tokenizer_of
@@ -53,18 +51,10 @@ from descend.settings import (
     ClassifierSettings,
     EncoderSettings,
     NewTextSettings,
-    NoiseLevel,
     TextSettings,
     TextUTSettings,
-    setting,
 )
 from descend.tasks.text import Classification, tokenize
-
-VALIDATION_SHARE = 0.2
-"""Share of the training texts for the selection of linear probes of a classifier that Descend did not train."""
-
-LONGEST = 512
-"""Longest text in tokens of such a classifier, unless it takes fewer."""
 
 TELL_PAIRS_APART = ("bert", "albert", "electra", "deberta-v2")
 """Families that are told by ``token_type_ids`` which tokens are of the second text of a pair."""
@@ -82,110 +72,13 @@ def family_name(config: PreTrainedConfig) -> str:
     return type(getattr(config, "encoder", config)).__name__.removesuffix("Config").replace("Bert", "BERT")
 
 
-class ClassifierWorkload(Workload):
-    """Texts with classes, of the kind ``dataset``, and a classifier of them, ``model``."""
-
-    dataset: str
-    model: str
-
-    usual_noise = 1.0
-    truncate = True
-
-    @abstractmethod
-    def _longest(self, model: LayeredModel) -> int:
-        """The longest text of a trained model, in tokens."""
-
-    def _encode(
-        self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, longest: int
-    ) -> Dataset:
-        """Texts → ``input_ids`` and the tokenizer's other columns, not padded, and ``labels`` of the model's head."""
-        numbers = head_numbers(config, labels_of(self.dataset, texts), self.model, self.dataset)
-        return tokenize(texts, tokenizer, longest, truncate=self.truncate, numbers=numbers)
-
-    def _data(
-        self, parts: DatasetDict, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, longest: int
-    ) -> Data:
-        return Data(
-            **{side: self._encode(texts, tokenizer, config, longest) for side, texts in parts.items()},
-            name=data_name(self.dataset, self.source),
-            tokenizer=tokenizer,
-            labels=labels_of(self.dataset, parts["train"]),
-        )
-
-    def _data_of(self, parts: DatasetDict, restored: Restored) -> Data:
-        """The texts for a trained model."""
-        return self._data(parts, restored.tokenizer, restored.model.saved.config, self._longest(restored.model))
-
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
-        """Load the test side of another data set, and its name."""
-        config, longest = restored.model.saved.config, self._longest(restored.model)
-        texts = CORPORA[self.dataset].read(data)["test"]
-        return self._encode(texts, restored.tokenizer, config, longest), data_name(self.dataset, data)
-
-    def collate(self, tokenizer: PreTrainedTokenizerBase | None) -> DataCollatorWithPadding:
-        """Pad texts to the longest of their batch."""
-        assert tokenizer is not None
-        return DataCollatorWithPadding(tokenizer)
-
-    def task(self) -> Classification:
-        """Cross-entropy and accuracy."""
-        return Classification()
-
-    def restore(self, folder: str) -> Restored:
-        """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
-        classifier = DescentClassifier.from_pretrained(folder, certified=False)
-        classifier.tokenizer.model_input_names = inputs_of(classifier.model.config)
-        return Restored(classifier.model, classifier.tokenizer)
-
-
-@dataclass(frozen=True)
-class PlainClassifier(ClassifierWorkload):
-    """A classifier that Descend did not train, and the data to evaluate it on.
-
-    It is taken to be trained without noise.
-
-    Attributes:
-        dataset: The kind of the data, one of `CORPORA`.
-        model: The folder of the classifier.
-    """
-
-    dataset: str = setting("imdb", "reviews, pairs, or one's own classes", tuple(CORPORA))
-    model: str = setting("", "folder of the classifier")
-    noise: NoiseLevel = setting(0.0, "training noise γ")
-
-    @classmethod
-    def of(cls, folder: Path, data: str, dataset: str | None = None) -> Self:
-        """The workload of a classifier in a folder.
-
-        Args:
-            folder: The classifier's folder, as `save_pretrained` wrote it.
-            data: The data set.
-            dataset: The kind of the data; None to infer it from the files.
-
-        Raises:
-            InputError: If there is no model's configuration, or the kind of the data is unknown.
-        """
-        config_of(str(folder))
-        return cls(data=data, dataset=dataset or kind_of(Path(data).expanduser()), model=str(folder))
-
-    def load(self, restored: Restored | None = None) -> Data:
-        """Load and tokenize the texts, for linear probes."""
-        assert restored is not None
-        return self._data_of(read_parts(self.dataset, self.source, VALIDATION_SHARE), restored)
-
-    def _longest(self, model: LayeredModel) -> int:
-        return min(model.limits.get("length", LONGEST), LONGEST)
-
-    def name_of(self, model: LayeredModel) -> str:
-        """The model's name in tables, such as BERT-12."""
-        return f"{family_name(model.saved.config)}-{model.depth}"
-
-
-class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
+class TextRecipe(TextSettings, Recipe):
     """The base recipe of text classification: settings and data that are the same for all models.
 
     ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are.
     """
+
+    model: str
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -200,15 +93,42 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
         """Load and tokenize the texts."""
         parts = read_parts(self.dataset, self.source, self.validation_share)
         if restored is not None:
-            return self._data_of(parts, restored)
-        source = self.tokenizer or (None if self.model == SMALL else self.model)
-        tokenizer = tokenizer_of(source, parts["train"])
-        tokenizer.model_input_names = inputs_of(self._config())
-        tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
-        return self._data(parts, tokenizer, self._config(), self.max_length)
+            tokenizer, config = restored.tokenizer, restored.model.saved.config
+        else:
+            source, config = self.tokenizer or (None if self.model == SMALL else self.model), self._config()
+            tokenizer = tokenizer_of(source, parts["train"])
+            tokenizer.model_input_names = inputs_of(config)
+            tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
+        return Data(
+            **{side: self._encode(texts, tokenizer, config) for side, texts in parts.items()},
+            name=data_name(self.dataset, self.source),
+            tokenizer=tokenizer,
+            labels=labels_of(self.dataset, parts["train"]),
+        )
 
-    def _longest(self, model: LayeredModel) -> int:
-        return self.max_length
+    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+        """Load the test side of another data set, and its name."""
+        texts = CORPORA[self.dataset].read(data)["test"]
+        return self._encode(texts, restored.tokenizer, restored.model.saved.config), data_name(self.dataset, data)
+
+    def _encode(self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
+        """Texts → ``input_ids`` and the tokenizer's other columns, not padded, and ``labels`` of the model's head."""
+        numbers = head_numbers(config, labels_of(self.dataset, texts), self.model, self.dataset)
+        return tokenize(texts, tokenizer, self.max_length, truncate=self.truncate, numbers=numbers)
+
+    def collate(self, tokenizer: Any) -> DataCollatorWithPadding:
+        """Pad texts to the longest of their batch."""
+        return DataCollatorWithPadding(tokenizer)
+
+    def task(self) -> Classification:
+        """Cross-entropy and accuracy."""
+        return Classification()
+
+    def restore(self, folder: str) -> Restored:
+        """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
+        classifier = DescentClassifier.from_pretrained(folder, certified=False)
+        classifier.tokenizer.model_input_names = inputs_of(classifier.model.config)
+        return Restored(classifier.model, classifier.tokenizer)
 
     def _config(self) -> PreTrainedConfig:
         """The configuration of a pretrained model whose head is trained further; one without a head if it is new."""
@@ -216,7 +136,6 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
 
     def network(self, data: Data) -> LayeredClassifier:
         """A classifier of the data's classes."""
-        assert data.tokenizer is not None
         names = dict(enumerate(data.labels))
         return LayeredClassifier(self._network(len(data.tokenizer), names, data.tokenizer.pad_token_id))
 
@@ -230,10 +149,8 @@ class TextRecipe(TextSettings, Recipe, ClassifierWorkload):
             padding: Number of the padding token.
         """
 
-    def _check_fit(self, config: PreTrainedConfig) -> None:
-        """Refuse a pretrained model whose head is for other classes, or that takes shorter texts."""
-        if labels := CORPORA[self.dataset].labels:  # others are known once the data are read
-            head_numbers(config, labels, self.model, self.dataset)
+    def _check_length(self, config: PreTrainedConfig) -> None:
+        """Refuse a pretrained model that takes shorter texts."""
         longest = family_of(config).longest
         if longest is not None and self.max_length > longest(config):
             raise InputError(
@@ -266,9 +183,9 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         config = config_of(self.model)
         check_family(config, FAMILIES)
         pooling = self.pooling or _pooling_of(config) or "mean"
-        layers = kept_layers(self, config)
+        layers = self.keep_layers or config.num_hidden_layers
         recipe = replace(recipe, model=absolute_or_name(self.model), keep_layers=layers, pooling=pooling)
-        recipe._check_fit(recipe._config())
+        recipe._check_length(recipe._config())
         return recipe
 
     @property
@@ -360,11 +277,6 @@ class TextUTRecipe(TextUTSettings, NewTextRecipe):
 
     family = "UT"
 
-    @property
-    def blocks(self) -> int:
-        """One block for all layers if they are tied."""
-        return 1 if self.tied else self.depth
-
     def small(self, words: int, padding: int) -> TextUTConfig:
         """The configuration of a new UT."""
         return TextUTConfig(
@@ -417,7 +329,7 @@ class EncoderRecipe(EncoderSettings, NewTextRecipe):
                 f"expected a {self.family}, model_type {' or '.join(map(repr, kinds))}; {self.model} is of model_type "
                 f"{config.model_type!r}. Choose another model, or its own recipe and --readout."
             )
-        self._check_fit(config)
+        self._check_length(config)
         return replace(recipe, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
 
     def _config(self) -> PreTrainedConfig:

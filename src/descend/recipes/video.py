@@ -1,16 +1,14 @@
 """Video denoising with the unrolled transformers and ViT."""
 
 from dataclasses import replace
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
-from descend.models.layered import LayeredModel
-from descend.models.loading import refuse_unsafe
-from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_or_name, config_of
+from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_or_name, config_of, load_pretrained
 from descend.settings import DUSTSettings, UTSettings, VideoSettings, ViTSettings
 from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
@@ -18,8 +16,6 @@ from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, l
 class VideoRecipe(VideoSettings, Recipe):
     """The base recipe of video denoising: settings and data that are the same for all models."""
 
-    usual_noise = 0.8
-    has_words = False
     architecture: ClassVar[type[PreTrainedModel]]
 
     def completed(self) -> Self:
@@ -79,9 +75,7 @@ class VideoRecipe(VideoSettings, Recipe):
 
     def restore(self, folder: str) -> Restored:
         """Load a model that `save_pretrained` wrote."""
-        refuse_unsafe(folder)
-        model = self.architecture.from_pretrained(folder, use_safetensors=True)
-        return Restored(cast(LayeredModel, model))  # the architectures are layered models
+        return Restored(load_pretrained(self.architecture, folder))
 
 
 class UTRecipe(UTSettings, VideoRecipe):
@@ -89,7 +83,6 @@ class UTRecipe(UTSettings, VideoRecipe):
 
     family = "UT"
     architecture = UT
-    blocks = 0  # its layers are no modules
 
     def network(self, data: Data | None) -> UT:
         """A new UT."""
@@ -109,7 +102,6 @@ class DUSTRecipe(DUSTSettings, VideoRecipe):
 
     family = "DUST"
     architecture = DUST
-    blocks = 0
 
     def network(self, data: Data | None) -> DUST:
         """A new DUST."""

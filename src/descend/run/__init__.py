@@ -2,7 +2,7 @@
 
 from descend.run.completing import complete
 from descend.run.describing import differences, stored
-from descend.run.evaluating import evaluate, mean_metric, results_folder, usual_levels
+from descend.run.evaluating import evaluate, results_folder, usual_levels
 from descend.run.exporting import export, export_model
 from descend.run.frozen import evaluate_frozen, frozen_folder
 from descend.run.training import finished, train
@@ -16,7 +16,6 @@ __all__ = [
     "export_model",
     "finished",
     "frozen_folder",
-    "mean_metric",
     "results_folder",
     "stored",
     "train",

@@ -3,28 +3,23 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from descend.errors import InputError, refuse
+from descend.errors import InputError, refuse, refusing
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
 from descend.results import CONFIG_FILE, check_language_run, write_json
 from descend.results.folder import new_file
-from descend.run.describing import differences
 from descend.run.loading import of_run
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 
 PARTIAL = ".partial"
 """Suffix of an unfinished output file: its settings, then one answer on each line."""
-
-_BEGIN = '{"run": '
-"""How the first line of an unfinished file begins, with the settings of `complete`."""
 
 
 def complete(
@@ -92,13 +87,10 @@ def complete(
         }
         generator = f"{subject.provenance.model} {subject.provenance.method}, γ = {level:g}"
         tokenizer, layered = subject.restored.tokenizer, subject.restored.model
-        assert tokenizer is not None  # the recipe has one
         network = layered.saved.to(subject.args.device).eval()
         partial = out.with_name(out.name + PARTIAL)
-        done = _resumed(partial, settings, len(rows), batch_size)
+        done = _resumed(partial, json.dumps(settings), batch_size)
         with partial.open("a", encoding="utf-8") as file, progress(len(rows), "answering", "prompt") as bar:
-            if not file.tell():
-                file.write(json.dumps(settings) + "\n")
             bar.update(len(done))
             for start in range(len(done), len(rows), batch_size):
                 batch = rows[start : start + batch_size]
@@ -167,23 +159,17 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"{path} holds no prompts; expected a JSON list or lines of them, as alpaca_eval.json.")
 
 
-def _resumed(partial: Path, settings: dict[str, Any], prompts: int, batch_size: int) -> list[dict[str, str] | None]:
-    """The answers that an interrupted run has written, without a half-written last line."""
+def _resumed(partial: Path, head: str, batch_size: int) -> list[dict[str, str] | None]:
+    """The answers that an interrupted call with the same settings, ``head``, has written in whole batches."""
     content = read_text(partial) if partial.exists() else ""
-    if not content.startswith(_BEGIN[: len(content)]):
-        raise InputError(f"{partial} was not written by descend complete. Move it, or choose another file with --out.")
-    lines = content.split("\n")[:-1]
-    before: Any = None
-    entries: list[Any] = []
-    with suppress(ValueError):
-        before, *entries = map(parse_json, lines) if lines else [settings]
-    if not isinstance(before, dict) or not all(entry is None or isinstance(entry, dict) for entry in entries):
-        raise InputError(f"{partial} is damaged. Remove it to start again.")
-    if changed := differences(before, settings):
-        raise InputError(f"{partial} was written with other settings: {changed}. Give the same command, or remove it.")
-    # Noise is drawn by batch, so only whole batches count.
-    if len(entries) < prompts:
-        entries = entries[: len(entries) // batch_size * batch_size]
-    if content:
-        partial.write_text("".join(f"{line}\n" for line in lines[: 1 + len(entries)]), "utf-8")
+    if not content.startswith(f"{head}\n"[: len(content)]):
+        raise InputError(
+            f"{partial} is of other settings, or no file of descend complete. Give the command that began it, move it, "
+            "or choose another file by --out."
+        )
+    lines = content.split("\n")[1:-1]  # the last one is half-written or empty
+    del lines[len(lines) // batch_size * batch_size :]  # noise is drawn by batch
+    with refusing(f"{partial} is damaged", "Remove it to start again."):
+        entries = [parse_json(line) for line in lines]
+    partial.write_text("".join(f"{line}\n" for line in [head, *lines]), "utf-8")
     return entries

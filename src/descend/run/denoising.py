@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.inference import DescentDenoiser
 from descend.progress import progress
+from descend.results import MODELS
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
 from descend.seeds import Stream, generator_of
@@ -43,12 +44,19 @@ def denoise(
         SaveError: If the pictures can't be written.
     """
     refuse_full(out)
+    alone = not (run / model).is_dir()  # as an export is
+    refuse(
+        (
+            alone and model != MODELS[0],
+            f"{run} has no model {model!r}; an export is one model. Leave out --model, or give the run.",
+        ),
+    )
     clips = find_clips(data, None)
     if same := [name for name, count in Counter(clip.name for clip in clips).items() if count > 1]:
         raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")
     announced = sum(clip.announced() for clip in clips)
     device = "cuda" if torch.cuda.is_available() else None
-    denoiser = DescentDenoiser.from_pretrained(run / model if (run / model).is_dir() else run, device)
+    denoiser = DescentDenoiser.from_pretrained(run if alone else run / model, device)
     layer = denoiser.layer_of(layer)
     if noise is not None and denoiser.noise_std is None:
         raise InputError("noise needs the σ_x of the training data, and the run has none. Train the run again.")

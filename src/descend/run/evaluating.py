@@ -1,16 +1,12 @@
 """Evaluate a run's folder, or a saved classifier of Transformers: ``descend evaluate``."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-import numpy as np
-from torch import nn
 from torch.utils.data import Dataset
 
-from descend.contract import resolve
 from descend.errors import InputError, refuse
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
@@ -23,12 +19,12 @@ from descend.evaluation.evaluators import (
 )
 from descend.evaluation.exits import exits
 from descend.evaluation.latency import latency
-from descend.evaluation.layers import Batches, embedding_std, few, measure
+from descend.evaluation.layers import embedding_std, few
 from descend.evaluation.needed import Evaluated
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored, Workload
+from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored
 from descend.recipes.base import absolute_or_name
 from descend.results import (
     CERTIFIED_FILE,
@@ -42,10 +38,10 @@ from descend.results import (
 from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.describing import run_card
-from descend.run.loading import of_run, of_transformers
+from descend.run.loading import of_model, of_run
 from descend.seeds import Stream, derived
+from descend.settings import settings_of
 from descend.tasks.text.language import IGNORED
-from descend.training.config import DescentConfig
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
@@ -144,6 +140,8 @@ def evaluate(
             )
             for name, share in (("risk", risk), ("confidence", confidence))
         ),
+        (task not in (None, "classification"), f"task must be classification; got {task!r}."),
+        (task is not None and data is None, "a model that is not a run names no data; give them by --data."),
     )
     confidence = CONFIDENCE if confidence is None else confidence
     place = results_folder(folder, data, task)
@@ -158,7 +156,7 @@ def evaluate(
             "move the results."
         )
     known = None if baseline is None else Evaluated.read(baseline if place == folder else baseline / place.name)
-    saved = of_run(folder, model) if task is None else of_transformers(folder, task, dataset, data)
+    saved = of_run(folder, model) if task is None else of_model(folder, "text", str(data), dataset)
     recipe, restored, network = saved.recipe, saved.restored, saved.restored.model
     classifies = isinstance(network, LayeredClassifier)
     refuse(
@@ -227,46 +225,17 @@ def evaluate(
     return summary
 
 
-def mean_metric(
-    recipe: Recipe,
-    model: nn.Module,
-    data: Data,
-    args: DescentConfig,
-    *,
-    most: int,
-    levels: Sequence[float],
-) -> float:
-    """Estimate the summary's ``mean`` during training, on a few validation samples.
-
-    Args:
-        recipe: Its data and task.
-        model: The model, layered or of Transformers; its training mode is left as it was.
-        data: The recipe's data.
-        args: The training arguments.
-        most: How many samples, taken evenly.
-        levels: Noise levels γ.
-    """
-    samples = few(data.validation, most)
-    network, task = resolve(model, recipe.task(), None)
-    network.train(model.training)
-    batches = Batches(args.eval_batch_size, args.device, recipe.collate(data.tokenizer))
-    sigma = embedding_std(network, task, data.train, batches) if data.sigma is None else data.sigma
-    noise = recipe.corruption(sigma, seed=0)
-    measured = measure(network, task, batches.of(samples), [noise.at(level) for level in levels])
-    return float(np.mean([layers.metrics[-1] for layers in measured]))
-
-
-def usual_levels(recipe: Workload, shift: str = "gaussian") -> list[float]:
+def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
     """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout; after clean training 0 alone.
 
     A kind of noise that was asked for has eight levels in any case.
     """
     if shift == "gaussian":
         return usual_curve(recipe.noise)
-    return usual_curve(0.2 if shift == "dropout" else recipe.noise or recipe.usual_noise)
+    return usual_curve(0.2 if shift == "dropout" else recipe.noise or settings_of(type(recipe))["noise"].default or 1.0)
 
 
-def _others(recipe: Workload, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:
+def _others(recipe: Recipe, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:
     """All test samples of other data."""
     if split != "test":
         raise InputError(

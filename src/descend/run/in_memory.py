@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator, has_length
 
-from descend.errors import InputError, reason, refuse
+from descend.errors import refuse, refusing
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided, input_metrics, on_validation
@@ -178,13 +179,16 @@ def _subject(
     trained = objective.noise or GaussianNoise(0.0)
     if known is not None and known.shift == trained.kind:
         trained = GaussianNoise(known.noise, noise_is=known.noise_is)
-    levels = _levels(noise, trained.level)
-    noisy = max(*levels, trained.level) > 0
+    levels = usual_curve(trained.level) if noise is None else np.array(noise, float, ndmin=1).tolist()
+    noisy = max([*levels, trained.level]) > 0
     objective.check_data({"data": dataset}, collate, noise=noisy)
-    if len(dataset) < 2:
-        raise InputError(
-            f"expected at least 2 samples, without which there is no confidence interval; got {len(dataset)}."
-        )
+    refuse(
+        (
+            len(dataset) < 2,
+            f"expected at least 2 samples, without which there is no confidence interval; got {len(dataset)}.",
+        ),
+        (not levels, "noise must hold at least one level; got none. Leave it out for the usual levels."),
+    )
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     batches = Batches(batch_size, device, collate)
     sigma = trainer.sigma if trainer is not None else None
@@ -235,24 +239,9 @@ def draw_page(folder: Path) -> Path | None:
 
 def _stacked(samples: list[Any]) -> dict[str, Any]:
     """A batch by Transformers' default collator, which can't pad."""
-    try:
+    padded = "for texts of different lengths transformers.DataCollatorWithPadding(tokenizer)"
+    with refusing("these samples don't make a batch", f"Give collate; {padded}."):
         return default_data_collator(samples)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(
-            f"these samples don't make a batch: {reason(error)}. Give collate; for texts of different lengths "
-            "transformers.DataCollatorWithPadding(tokenizer)."
-        ) from error
-
-
-def _levels(noise: Sequence[float] | None, level: float) -> list[float]:
-    if noise is None:
-        return usual_curve(level)
-    if isinstance(noise, str | bool):
-        raise InputError(f"noise must be one level or a sequence of numbers, such as (0, 0.5, 1); got {noise!r}.")
-    levels = [float(each) for each in ([noise] if isinstance(noise, int | float) else noise)]
-    if not levels:
-        raise InputError("noise must hold at least one level; got none. Leave it out for the usual levels.")
-    return levels
 
 
 def _of_trainer(trainer: DescentMixin) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Load a model with what it is evaluated on: the recipe of a run's folder, or a saved classifier of Transformers."""
+"""Load a model with what it is evaluated on: the recipe of a run's folder, or that of a saved model."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,19 +7,17 @@ from typing import Any
 from safetensors.torch import load_file
 
 from descend.core import DescentProblem
-from descend.errors import InputError, MissingPackageError, reason
+from descend.errors import InputError, MissingPackageError, refusing
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
-from descend.reading import read_json
-from descend.recipes import GENERATED, RECIPES, SHIFTS, Restored, Workload
+from descend.recipes import RECIPES, SHIFTS, Recipe, Restored
 from descend.results import (
     CONFIG_FILE,
     LAST_TRAINED,
     Provenance,
-    RunConfig,
     Trained,
     check_model,
-    parse,
+    read_config,
     read_trained,
 )
 from descend.results.ownership import DUAL_FILE
@@ -27,6 +25,11 @@ from descend.training.config import DescentConfig, problem_of
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is evaluated on other machines, too."""
+
+AGAIN = "Train the run again."
+
+LONGEST = 512
+"""Longest text in tokens of a model without its run, unless it takes fewer."""
 
 _UNTRAINED = (
     "Descend did not train this model: the losses of its inner layers are those of a head trained for the last layer "
@@ -47,7 +50,7 @@ class LoadedModel:
         provenance: Where the model comes from.
     """
 
-    recipe: Workload
+    recipe: Recipe
     restored: Restored
     args: DescentConfig
     problem: DescentProblem | None
@@ -62,31 +65,22 @@ class LoadedModel:
 
 def of_run(folder: Path, model: str) -> LoadedModel:
     """A model of a run folder."""
-    path = folder / CONFIG_FILE
-    config = _config(folder)
-    try:
+    path, config = folder / CONFIG_FILE, read_config(folder)
+    unusable = f"{path} holds settings that this version of descend can't use"
+    with refusing(unusable, AGAIN, passing=MissingPackageError):
         recipe = RECIPES[config.recipe](**config.settings)  # type: ignore[arg-type]
         kind: Any = recipe.arguments()
         training = {name: value for name, value in config.training.items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
-    except MissingPackageError:
-        raise
-    except Exception as error:  # a wrong value shows wherever the libraries first use it
-        fault = reason(error).rstrip(".")
-        raise InputError(
-            f"{path} holds settings that this version of descend can't use: {fault}. Train the run again."
-        ) from None
     check_model(folder, model)
     restored = _restored(recipe, folder / model)
     network = restored.model
     if network.depth != recipe.depth:
         raise InputError(f"{folder / model} has {network.depth} layers, but {path} says depth {recipe.depth}.")
-    try:
+    with refusing(f"{path} describes no problem", AGAIN, passing=MissingPackageError):
         problem = args.problem(network.depth, network.first_layer)
-    except (InputError, TypeError, OverflowError) as error:
-        raise InputError(f"{path} describes no problem: {reason(error)}. Train the run again.") from None
     trained = read_trained(folder / model)
-    sigma, dual = read_dual((folder if model == "model" else folder / model) / DUAL_FILE, network.depth)
+    sigma, dual = read_dual((folder if model == "model" else folder / model) / DUAL_FILE)
     provenance = Provenance(
         recipe=config.recipe,
         method=config.method,
@@ -101,47 +95,29 @@ def of_run(folder: Path, model: str) -> LoadedModel:
     return LoadedModel(recipe, restored, args, problem, sigma, provenance)
 
 
-def _config(folder: Path) -> RunConfig:
-    """A run's settings; a folder with a classifier of Transformers is refused with a hint."""
-    path = folder / CONFIG_FILE
-    content = read_json(path)
-    if isinstance(content, dict) and "ForSequenceClassification" in str(content.get("architectures")):
-        kind = content.get("model_type")
-        raise InputError(f"{folder} is not a run but a model of {kind}; evaluate it by --task classification.")
-    return parse(RunConfig, content, str(path), "Give the folder of a run, or train the run again.")
-
-
-def of_transformers(folder: Path, task: str, dataset: str | None, data: str | None) -> LoadedModel:
-    """A classifier that Transformers' `save_pretrained` wrote."""
-    if task != "classification":
-        raise InputError(f"task must be classification; got {task!r}.")
-    if data is None:
-        raise InputError("a model that is not a run names no data; give them by --data.")
-    from descend.recipes import PlainClassifier  # needs the extra text
-
-    recipe, trained = PlainClassifier.of(folder, data, dataset), read_trained(folder)
-    if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
-        recipe = replace(recipe, noise=trained.noise, noise_is=trained.noise_is)
-    restored = _restored(recipe, folder)
-    args = DescentConfig(output_dir=str(folder), report_to="none")
-    note = {"note": _UNTRAINED} if trained is None else {}
-    provenance = provenance_of(trained, recipe=task, model=recipe.name_of(restored.model), **note)
-    return LoadedModel(recipe, restored, args, trained_problem(trained, restored.model), None, provenance)
-
-
-def of_export(folder: Path, trained: Trained) -> LoadedModel:
-    """A causal language model that ``descend export`` wrote; it holds no σ_x.
+def of_model(folder: Path, name: str, data: str, dataset: str | None = None) -> LoadedModel:
+    """A model without its run, as Transformers' `save_pretrained` or ``descend export`` wrote it; it holds no σ_x.
 
     Args:
         folder: Its folder.
-        trained: What it was last trained with.
+        name: The recipe that reads it: ``text`` for a classifier, ``lm`` for a causal language model.
+        data: The data to evaluate it on.
+        dataset: The kind of texts with classes; None to infer it from the files.
     """
-    kind: Any = RECIPES["lm"]
-    recipe = kind(model=str(folder), data=GENERATED, noise=trained.noise, noise_is=trained.noise_is)
+    trained = read_trained(folder)
+    given: dict[str, Any] = {} if dataset is None else {"dataset": dataset}
+    if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
+        given |= {"noise": trained.noise, "noise_is": trained.noise_is}
+    kind: Any = RECIPES[name]
+    recipe = kind(model=str(folder), data=data, **given)
     restored = _restored(recipe, folder)
-    name = f"{type(restored.model.saved).__name__.removesuffix('ForCausalLM')}-{restored.model.depth}"
+    longest = min(restored.model.limits.get("length", LONGEST), LONGEST)
+    recipe = replace(recipe, max_length=longest).completed()
     args = DescentConfig(output_dir=str(folder), report_to="none")
-    return LoadedModel(recipe, restored, args, None, None, provenance_of(trained, recipe="lm", model=name))
+    note = {"note": _UNTRAINED} if trained is None else {}
+    known = "classification" if name == "text" else name  # a summary with the recipe text is that of a run
+    provenance = provenance_of(trained, recipe=known, model=recipe.label, **note)
+    return LoadedModel(recipe, restored, args, trained_problem(trained, restored.model), None, provenance)
 
 
 def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentProblem | None:
@@ -156,10 +132,8 @@ def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentPr
     """
     if trained is None or not trained.is_whole:
         return None
-    try:
+    with refusing("the constraints saved with the model describe no problem", passing=MissingPackageError):
         return problem_of(trained.problem, network.depth, network.first_layer)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"the constraints saved with the model describe no problem: {reason(error)}.") from None
 
 
 def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
@@ -183,35 +157,24 @@ def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
     return Provenance(**entries | known)
 
 
-def _restored(recipe: Workload, folder: Path) -> Restored:
-    try:
+def _restored(recipe: Recipe, folder: Path) -> Restored:
+    with refusing(f"{folder} can't be loaded", AGAIN):  # of a config.json whose values no model has
         return recipe.restore(str(folder))
-    except InputError:
-        raise
-    except Exception as error:  # of a config.json whose values no model has
-        raise InputError(f"{folder} can't be loaded: {reason(error)}. Train the run again.") from None
 
 
-def read_dual(path: Path, depth: int) -> tuple[float, dict[str, Any]]:
+def read_dual(path: Path) -> tuple[float, dict[str, Any]]:
     """σ_x and the entries of `dual_entries`, of a file that `DescentTrainer.save_dual` wrote.
 
     Args:
         path: The file.
-        depth: L, the number of the model's layers.
     """
-    shapes = {"multipliers": (depth,), "cap_multiplier": (), "slack": (depth,), "sigma": ()}
-    try:
+    with refusing(f"{path} can't be loaded", AGAIN):
         tensors = load_file(path)
-        for name, shape in shapes.items():
-            tensor = tensors[name]
-            if tensor.shape != shape or not tensor.is_floating_point() or not tensor.isfinite().all():
-                raise ValueError(f"{name} must hold finite numbers of shape {shape}")
         moved = bool(tensors.get("moved", True))  # older files do not say
-        values: list[Any] = [tensors[name].tolist() for name in shapes]
+        names = ("multipliers", "cap_multiplier", "slack", "sigma")
+        values: list[Any] = [tensors[name].tolist() for name in names]
         multipliers, cap, slack, sigma = values
         return sigma, dual_entries([cap, *multipliers], slack, moved)
-    except Exception as error:  # also those of safetensors and torch about types that they do not know
-        raise InputError(f"{path} can't be loaded: {reason(error)}. Train the run again.") from None
 
 
 def dual_entries(multipliers: list[float], slack: list[float], moved: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import math
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +29,7 @@ from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder,
 from descend.run.describing import differences, run_card, stored
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import MEASURED, DescentConfig
+from descend.training.config import DescentConfig
 from descend.training.preset import Preset, paper
 
 # Loading and saving need no progress bar; training and evaluation show their own progress.
@@ -86,17 +86,12 @@ def _train(
 ) -> DescentMixin:
     out, main = args.folder, args.should_save
     recipe = recipe.completed()
-    if args.resume_from_checkpoint:
-        raise InputError("resume_from_checkpoint must be left out; --resume resumes from the newest whole checkpoint.")
-    recipe.check_arguments(args)
     _claim(out, resume)
-    args.check_best_metric({*MEASURED, recipe.task().metric})
     # One process of each machine decodes or tokenizes the data; the others read its cache.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
     for note in data.notes if main else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
-    args.warmup(*_steps(args, len(data.train)))  # type: ignore[arg-type]
     setup = recipe.resolve(args, data)
     recipe, preset = setup.recipe, Preset()
     if args.preset is not None:
@@ -123,13 +118,17 @@ def _train(
             raise InputError(f"{out} was made with other settings: {changed}. Give the same command to resume.")
     try:
         trainer = setup.trainer([stop, *callbacks])
+        args.warmup(*_steps(args, len(trainer.train_dataset)))  # type: ignore[arg-type]  # TRL may have packed them
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
+        if main:
+            with suppress(OSError):  # it was made by the trainer, unless it holds something
+                out.rmdir()
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise
         raise InputError(reason(error)) from error
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(_ForgetResults(out))
+    trainer.add_callback(_ForgetResults)
     if not args.disable_tqdm:
         trainer.add_callback(_ShowProgress)
     out.mkdir(parents=True, exist_ok=True)
@@ -148,14 +147,6 @@ def _train(
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed
             raise InputError(reason(error)) from error
-        except RuntimeError as error:
-            if checkpoint is None or "loading state_dict" not in str(error):
-                raise
-            raise InputError(
-                f"{checkpoint} holds another model than this version makes of the same settings, as of a DUST whose "
-                "layers have their own dictionaries. Finish the run with the version that began it, or train into "
-                "another folder."
-            ) from error
         if stop.saved:
             step, steps = trainer.state.global_step, trainer.state.max_steps
             raise Interrupted(f"stopped at step {step} of {steps}; saved in {out}.")
@@ -289,13 +280,13 @@ class _StopOnSignal(TrainerCallback):
 class _ForgetResults(TrainerCallback):
     """At a run's next step, removes its evaluation: that is of an earlier model."""
 
-    def __init__(self, out: Path):
-        self._out: Path | None = out
+    begun = False
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.is_world_process_zero and self._out is not None and forget_results(self._out):
-            tqdm.write(f"{self._out}: its evaluation, of an earlier step, is removed; evaluate again.", file=sys.stderr)
-        self._out = None
+        out = args.folder
+        if not self.begun and state.is_world_process_zero and forget_results(out):
+            tqdm.write(f"{out}: its evaluation, of an earlier step, is removed; evaluate again.", file=sys.stderr)
+        self.begun = True
 
 
 class _ShowProgress(ProgressCallback):

@@ -6,7 +6,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
@@ -29,12 +29,10 @@ from descend.seeds import Stream, derived
 from descend.settings import options, settings_of_others
 from descend.sweep.results import RULE, line, searched_by
 from descend.sweep.space import Ranges, draw, recipe_values, space
+from descend.training.methods import CLASSES
 
 SPLIT, TRIALS = "validation", "trials"
 """The split that trials are chosen on, and the folder that holds their run folders."""
-
-GLANCED = 64
-"""Validation samples on which the pruner compares running trials."""
 
 POLL, HEARTBEAT, GRACE, RETRIES = 2, 15, 90, 3
 """Seconds before a waiting worker looks again; between two heartbeats of a trial; without one after which its worker
@@ -190,9 +188,7 @@ class _Worker:
         configured = {method: self._configured(method, {}, out / TRIALS) for method in methods}
         self._arguments = {method: args for method, (_, args) in configured.items()}
         self._spaces = {method: space(args, given, ranges) for method, args in self._arguments.items()}
-        for recipe, args in configured.values():
-            self.recipe = recipe.completed()  # the same for all methods
-            self.recipe.check_arguments(args)
+        self.recipe = configured[methods[0]][0].completed()  # the same for all methods
         empty = [method for method, searched in self._spaces.items() if not searched]
         unused = ranges.keys() - set().union(*self._spaces.values())
         fixed, strange = ", ".join(unused & given.keys()), ", ".join(unused - given.keys())
@@ -224,7 +220,12 @@ class _Worker:
             methods={},
         )
         refuse_foreign([out / each for each in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)], "another folder with --out")
-        self.data = self.recipe.load()  # raises on unusable data before the folder is created
+        # What no trial could begin with is refused before the folder is created: data, methods and constraints.
+        self.data = self.recipe.load()
+        model = self.recipe.network(self.data)
+        for args in self._arguments.values():
+            CLASSES[args.method].check(task, model)
+            args.problem(model.depth, model.first_layer)
 
     def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
         """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
@@ -343,10 +344,7 @@ class _Worker:
         seed = self._arguments[method].seed + k
         folder = self.out / (f"{name}-seed{seed}" if k else name)
         _, args = self._configured(method, {**drawn, "seed": seed}, folder)  # the recipe is the same for all trials
-        common: dict[str, Any] = {"args": args, "most": GLANCED, "levels": self.file.levels}
-        callbacks = (
-            [] if k else [_Pruning(trial, lambda model: run.mean_metric(self.recipe, model, self.data, **common))]
-        )
+        callbacks = [] if k else [_Pruning(trial, self.file.metric)]
         resume = folder.is_dir()
         if resume:
             with locked(folder, wait=True):  # the earlier worker may be slow and not dead
@@ -376,22 +374,24 @@ class _Worker:
 
 
 class _Pruning(TrainerCallback):
-    """Reports a trial's value to Optuna at every evaluation, and prunes a trial that falls behind.
+    """Reports the metric on validation data to Optuna at every evaluation, and prunes a trial that falls behind.
 
     It prunes neither in the first half of a run, because a good run may learn late, nor at the last step, where pruning
     saves nothing. All trials of a method have the same warm-up of multipliers, so they compare during it too.
 
     Args:
         trial: The trial.
-        glance: Estimates the trial's value from the user's model.
+        metric: The task's metric.
     """
 
-    def __init__(self, trial: optuna.Trial, glance: Callable[[Any], float]):
-        self.trial, self.glance = trial, glance
+    def __init__(self, trial: optuna.Trial, metric: str):
+        self.trial, self.metric = trial, metric
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> None:
         step = state.global_step
         if step < state.max_steps:
-            self.trial.report(self.glance(kwargs["model"]), step)  # Optuna ignores a step that it knows
+            self.trial.report(metrics[f"eval_{self.metric}"], step)  # Optuna ignores a step that it knows
             if 2 * step >= state.max_steps and self.trial.should_prune():
                 raise optuna.TrialPruned

@@ -47,15 +47,12 @@ class Method:
         return [0.0] * depth + [1.0]
 
     @staticmethod
-    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
+    def check(task: Task, model: LayeredModel) -> None:
         """Raise an error if the method can't train a model.
 
         Args:
             task: The loss of the data.
-            name: The model's name, for messages.
-            depth: L, the number of its layers.
-            blocks: How many of them are modules with weights of their own.
-            has_words: Whether the model has a word embedding.
+            model: The model.
         """
 
     def attach(self, trainer: Any) -> None:
@@ -65,10 +62,7 @@ class Method:
             InputError: If the method can't train its model.
         """
         self.dual, objective = trainer.dual, trainer.objective
-        model = objective.model
-        blocks = len(dict.fromkeys(model.layer_modules))
-        has_words = isinstance(words_of(model), nn.Embedding)
-        self.check(objective.task, type(model.saved).__name__, model.depth, blocks, has_words=has_words)
+        self.check(objective.task, objective.model)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -140,7 +134,7 @@ class RDrop(Method):
     """
 
     @staticmethod
-    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
+    def check(task: Task, model: LayeredModel) -> None:
         """Refuse a task without classes."""
         if not hasattr(task, "disagreement"):
             raise InputError(
@@ -170,11 +164,12 @@ class NEFTune(Method):
     """
 
     @staticmethod
-    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
+    def check(task: Task, model: LayeredModel) -> None:
         """Refuse a model without a word embedding."""
-        if not has_words:
+        if not isinstance(words_of(model), nn.Embedding):
             raise InputError(
-                f"the method neftune adds noise to word embeddings; {name} has none. Choose another method."
+                f"the method neftune adds noise to word embeddings; {type(model.saved).__name__} has none. Choose "
+                "another method."
             )
 
     def attach(self, trainer: Any) -> None:
@@ -240,12 +235,14 @@ class LayerSkip(Method):
     inner = True
 
     @staticmethod
-    def check(task: Task, name: str, depth: int, blocks: int, *, has_words: bool) -> None:
+    def check(task: Task, model: LayeredModel) -> None:
         """Refuse layers that are no modules, or share their weights."""
-        if blocks != depth:
+        blocks = len(dict.fromkeys(model.layer_modules))
+        if blocks != model.depth:
             raise InputError(
-                f"the method layerskip drops whole blocks, each a module with weights of its own; {name} has {blocks} "
-                f"such blocks for {depth} layers. Choose another method, such as linear."
+                "the method layerskip drops whole blocks, each a module with weights of its own; "
+                f"{type(model.saved).__name__} has {blocks} such blocks for {model.depth} layers. Choose another "
+                "method, such as linear."
             )
 
     def attach(self, trainer: Any) -> None:
