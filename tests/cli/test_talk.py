@@ -51,7 +51,8 @@ def test_no_library_says_anything_and_no_bar_is_drawn_without_a_terminal(tmp_pat
     assert lines[:2] == ["trained llm-sft", "trained run"] and "rmse" in lines[2]
     assert len(lines) > 6 and lines[-2:] == ["run/report.html", "[0, 0, 0]"]
     assert "How many layers suffice: descend evaluate run" in done.stderr
-    assert "Training noise: γ = 1 on the embeddings, in units of their standard deviation σ_x" in done.stderr
+    assert "generated instructions: 2,000 samples to train on, 250 for validation, 250 for test." in done.stderr
+    assert "Training noise: γ = 1.5 on the embeddings, in units of their standard deviation σ_x" in done.stderr
     assert not any(word in done.stderr for word in ("FutureWarning", "deprecated", "%|")), done.stderr
 
 
