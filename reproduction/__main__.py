@@ -1,6 +1,7 @@
 """python -m reproduction: the paper's figures and tables, run and drawn, from a checkout of Descend."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from reproduction.run import STUDY_FILE, Session, Study, listing, read_json, wri
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 done, 130 interrupted. Wrong input ends the process with 2."""
+    """Run a command; returns the exit status: 0 done, 1 not read, 130 interrupted. Wrong input ends it with 2."""
     parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about in (("run", "run the cells that are not done"), ("list", "cells, done or not, and the hours left")):
@@ -39,7 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     dry.add_argument("--tflops", type=float, default=20.0, help="a GPU's sustained TFLOP/s, an assumption [20]")
     given = parser.parse_args(argv)
     calls = {"run": _run, "list": _list, "collect": _collect, "page": _page, "dry-run": _dry_run}
-    return calls[given.command](given, parser)
+    try:
+        status = calls[given.command](given, parser)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of the output has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _list(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -1,15 +1,11 @@
 """What README, guides, tutorials and the page of families tell people to type does what it says."""
 
-import ast
 import contextlib
 import inspect
 import io
 import json
-import os
 import re
 import runpy
-import shutil
-import subprocess
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
@@ -18,7 +14,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-import yaml
 from datasets import Dataset
 from safetensors.torch import save_file
 from torch import nn
@@ -80,6 +75,7 @@ def run(data, tmp_path, monkeypatch, capsys):
     places = {"FOLDER": "words", "TEXTS": "reviews", "DATA": "reviews", "VIDEOS": "videos/testing"}
     places |= {name: name for name in ("alpaca_data.json", "alpaca_eval.json")}
     fewer = {"train": ["--max-steps", "4"], "sweep": ["--max-steps", "4", "--trials", "1"]}
+    fewer["evaluate"] = ["--limit", "20"]
     smaller = ["--depth", "2", "--hidden-size", "16"]
 
     def run(page: Path) -> None:
@@ -173,23 +169,6 @@ def test_it_is_short():
     assert len(README.read_text("utf-8").splitlines()) <= 110
 
 
-def test_a_release_gives_its_links_an_address(tmp_path):
-    """A package index shows README alone, without the files that its links name."""
-    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8"))
-    (step,) = (each["run"] for each in release["jobs"]["build"]["steps"] if "README.md" in each.get("run", ""))
-    shutil.copy(README, tmp_path)
-    named = {"GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "owner/name", "GITHUB_REF_NAME": "v1.2.3"}
-    subprocess.run(["bash", "-ec", step], cwd=tmp_path, env=os.environ | named, check=True)
-    written = (tmp_path / "README.md").read_text("utf-8")
-    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", written)
-    assert len(links) == README.read_text("utf-8").count("](") and all(link.startswith("https://") for _, link in links)
-    for picture, link in links:
-        if link.startswith("https://host"):
-            address, path = link.split("/v1.2.3/")
-            assert address == f"https://host/owner/name/{'raw' if picture else 'blob'}"
-            assert (ROOT / path.split("#")[0]).exists()
-
-
 def test_in_place_of_trainer(tmp_path):
     """README's first Python block, around a small classifier and a script's own variables."""
     tokenizer = review_tokenizer()
@@ -258,13 +237,6 @@ def test_its_code_judges_a_plain_classifier(tmp_path, monkeypatch):
 
 
 # --- the tutorial on a model of your own
-
-
-def test_the_tutorial_is_as_short_as_it_says():
-    text = TUTORIAL.read_text("utf-8")
-    first = ast.parse(text).body[1].lineno
-    lines = [line for line in text.splitlines()[first - 1 :] if line.strip() and not line.startswith("#")]
-    assert len(lines) <= 45 and "45 lines" in text
 
 
 @pytest.mark.slow

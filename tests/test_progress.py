@@ -1,10 +1,18 @@
-"""Progress of long work without a terminal: plain lines, and none if quiet."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere, and nothing if quiet."""
 
 import sys
 
 from tqdm import tqdm
 
 from descend import progress
+
+
+def test_a_terminal_has_a_bar(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.progress(3, "training", "step") as shown:
+        shown.update()
+    line = capsys.readouterr().err
+    assert "training:" in line and "1/3" in line
 
 
 def test_lines_of_work_of_known_and_unknown_length_and_none_of_short_or_quiet_work(capsys, monkeypatch):

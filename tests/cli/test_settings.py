@@ -23,19 +23,13 @@ def help_of(capsys, *argv: str) -> str:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_help_is_our_settings_in_groups_of_lines_and_the_long_help_has_all_of_transformers(capsys, monkeypatch, name):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_help_has_each_of_our_settings_once_and_the_long_help_all_of_transformers(capsys, name):
     out, every = (help_of(capsys, "train", name, flag) for flag in ("--help", "--help-all"))
-    assert len(out.splitlines()) <= 80 and max(map(len, out.splitlines())) <= 80
-    titles = re.findall(r"^(\w[\w ]+):$", out, re.MULTILINE)
-    assert titles == ["data", "model", "constraints", "settings of one method", "training", "output"]
     recipe = RECIPES[name]
     of_heads = {"exits", "head_lr_ratio"} if name.startswith("video-") else set()  # of Transformers
     for setting in {each.name for each in fields(recipe)} | DescentSettings.__annotations__.keys():
         shown = re.findall(rf"^  --(?:\[no-\])?{setting.replace('_', '-')}\b(?!-)", out, re.MULTILINE)
         assert len(shown) == (setting not in of_heads | {"dataloader_pin_memory"}), setting
-    assert f"[{recipe.training['learning_rate']}]" in out  # Transformers' own, as the recipe sets it
-    assert "--adam-beta1" not in out and not re.search(r"--[\w-]*_", out)
     options = set(re.findall(r"--(?:\[no-\])?([\w-]+)", every))
     settable = {field.name for field in fields(recipe.arguments()) if field.init}
     replaced = {"output_dir", "resume_from_checkpoint", "disable_tqdm", "log_level_replica"}

@@ -30,21 +30,29 @@ def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_resul
     assert progress.QUIET not in os.environ  # the next command is not quiet
 
 
+@pytest.mark.parametrize(("more", "count"), [([], 1), (["--quiet"], 0)])
+def test_a_terminal_is_told_once_that_libraries_load(tmp_path, capsys, monkeypatch, more, count):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    sweep = ["sweep", "video-ut", "--data", "generated", "--trials", "1", "--out", str(tmp_path / "sweep"), *more]
+    assert main([*sweep, "--method", "none"]) == 2
+    assert capsys.readouterr().err.count("loading libraries …") == count
+
+
 @pytest.mark.slow
 def test_no_library_says_anything_and_no_bar_is_drawn_without_a_terminal(tmp_path):
     """In one separate process, which imports once."""
-    trained = [["train", recipe, *TEXT, "--out", recipe] for recipe in ("llm-sft", "text-distilbert")]
-    commands = [*trained, [*VIDEO, "--out", "run"], ["evaluate", "run", "--noise", "0.8"]]
+    answers = ["train", "llm-sft", *TEXT, "--out", "llm-sft"]
+    commands = [answers, [*VIDEO, "--out", "run"], ["evaluate", "run", "--noise", "0.8"]]
     code = f"from descend.cli import main\nprint(list(map(main, {commands!r})))"
     command = [sys.executable, "-W", "default", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[:3] == ["trained llm-sft", "trained text-distilbert", "trained run"] and "rmse" in lines[3]
-    assert len(lines) > 7 and lines[-2:] == ["run/report.html", "[0, 0, 0, 0]"]
+    assert lines[:2] == ["trained llm-sft", "trained run"] and "rmse" in lines[2]
+    assert len(lines) > 6 and lines[-2:] == ["run/report.html", "[0, 0, 0]"]
     assert "How many layers suffice: descend evaluate run" in done.stderr
-    assert "generated imdb: 1,600 samples to train on, 400 for validation, 500 for test." in done.stderr
-    assert "Training noise: γ = 1 on the embeddings, in units of their standard deviation σ_x" in done.stderr
+    assert "generated instructions: 2,000 samples to train on, 250 for validation, 250 for test." in done.stderr
+    assert "Training noise: γ = 1.5 on the embeddings, in units of their standard deviation σ_x" in done.stderr
     assert not any(word in done.stderr for word in ("FutureWarning", "deprecated", "%|")), done.stderr
 
 

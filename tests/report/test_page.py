@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from descend.report import write_completions, write_page
 from descend.results.ownership import written_by_descend
-from tests.support.browser import HOSTILE, Guarded, Visit
-from tests.support.cases import slow_but
+from tests.support.browser import HOSTILE, Visit
 from tests.support.pages import NOISE, classifier, fake_run
 
 TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
@@ -41,8 +39,7 @@ def unfold(visit: Visit) -> None:
     visit.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
 
 
-@pytest.mark.parametrize("scheme", slow_but(["light"], ["light", "dark"]))
-@pytest.mark.parametrize("size", slow_but([PHONE], [DESK, PHONE]), ids=["desk", "phone"])
+@pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (PHONE, "dark")], ids=["desk", "phone"])
 def test_it_fits_axe_finds_nothing_and_the_answer_comes_first(
     browser: Browser, pages: list[Path], size: dict, scheme: str
 ) -> None:
@@ -56,10 +53,7 @@ def test_it_fits_axe_finds_nothing_and_the_answer_comes_first(
             assert "Feasible" in page.locator(".verdict").inner_text()
             unfold(visit)
             assert page.title() == page.locator("h1").inner_text() == TITLE
-            assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-            assert [violation["id"] for violation in Axe().run(page).response["violations"]] == []
-            assert visit.complaints == []
-            assert [url for url in visit.requests if not url.startswith(("file:", "data:"))] == []
+            visit.assert_sound()
 
 
 def test_the_colours_of_text_and_curves_follow_dark_mode_and_paper_is_light(visit: Visit) -> None:
@@ -81,16 +75,6 @@ def test_the_colours_of_text_and_curves_follow_dark_mode_and_paper_is_light(visi
     assert visit.complaints == []
 
 
-def test_a_reader_of_the_screen_gets_the_same_answer(visit: Visit) -> None:
-    """Axe knows that images and controls have names; here plots have, and their numbers stand in tables."""
-    plots, with_numbers = visit.page.locator(".plot"), visit.page.locator("figure:has(.plot):has(table)")
-    assert all(plot.get_attribute("aria-label") and plot.get_attribute("role") == "img" for plot in plots.all())
-    assert with_numbers.count() == plots.count() - 1  # but for the multipliers, which are long
-    unfold(visit)
-    heads = with_numbers.first.locator("thead th").all_inner_texts()
-    assert heads == ["layer (0: before the first block)", "ERM", "Constrained"]
-
-
 def test_the_sliders_move_all_frames(visit: Visit) -> None:
     unfold(visit)
     stills = visit.page.locator(".layers img")
@@ -108,22 +92,9 @@ def test_the_sliders_move_all_frames(visit: Visit) -> None:
     assert visit.complaints == []
 
 
-@pytest.mark.slow
-def test_what_is_not_certain_has_a_colour_of_its_own(browser: Browser, tmp_path: Path) -> None:
-    proven = {"feasible": False, "violation_intervals": [[0.1, 0.5]] * 7}
-    states = {"certain": {}, "undecided": {"certain": False}, "broken": proven, "open": {"groups": 3}}
-    looks = set()
-    for name, entries in states.items():
-        run = fake_run(tmp_path / name, "constrained", frames=False, **entries)
-        with Visit(browser, write_page([run], tmp_path / f"{name}.html", name)) as visit:
-            ground = "getComputedStyle(document.querySelector('.verdict')).backgroundColor"
-            looks.add((visit.page.evaluate(ground), visit.page.locator(".headline .mark").inner_text()))
-    assert len({ground for ground, _ in looks}) == len({mark for _, mark in looks}) == 4
-
-
 def test_texts_are_shown_with_what_each_layer_decides(browser: Browser, pages: list[Path]) -> None:
-    with Guarded(browser, pages[1]) as visit:
-        visit.assert_quiet()
+    with Visit(browser, pages[1]) as visit:
+        visit.assert_sound()
         assert visit.page.locator(".texts table").count() == 1  # the text that both have
         assert HOSTILE[0] in visit.page.locator(".texts tr.group").inner_text()
         row = visit.page.locator(".texts tbody tr", has_text="Constrained").locator("td").all_inner_texts()
@@ -140,9 +111,9 @@ def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> N
         entries = classifier() | dict.fromkeys(names, hostile) | {"settings": settings, "asked": True}
         name = f"{len(folders)} {HOSTILE[2]}".replace("/", "∕")
         folders.append(fake_run(tmp_path / name, method, seed=len(folders), frames=method == "erm", **entries))
-    with Guarded(browser, write_page(folders, tmp_path / "report.html", hostile)) as visit:
+    with Visit(browser, write_page(folders, tmp_path / "report.html", hostile)) as visit:
         unfold(visit)
-        visit.assert_quiet()
+        visit.assert_sound()
         said = " ".join(hostile.split())
         assert " ".join(visit.page.title().split()) == said
         for place in ("h1", ".subtitle", ".verdict", "table", ".plot >> nth=-1"):
@@ -160,8 +131,8 @@ def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> N
         path.write_text(json.dumps(rows))
     page = write_completions(paths, tmp_path / "page.html")
     assert written_by_descend(page)
-    with Guarded(browser, page, ready="table") as visit:
-        visit.assert_quiet()
+    with Visit(browser, page, ready="table") as visit:
+        visit.assert_sound()
         assert visit.page.locator("tbody th").all_text_contents() == [row["instruction"] for row in rows]
         answers = [f"answer {hostile} ?" for hostile in HOSTILE for _ in range(2)]
         assert visit.page.locator("td").all_text_contents() == answers

@@ -1,7 +1,6 @@
 """Figures, tables, claims and the page: of two real runs, and of a study whose every cell is made up."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,13 +8,10 @@ import pytest
 
 from reproduction import figures, page, tables, theory
 from reproduction.__main__ import main
-from reproduction.cells import cells
 from reproduction.claims import CLAIMS, claims
-from reproduction.dry_run import lines
 from reproduction.grids import SCALES
 from reproduction.run import Study
 from reproduction.table import read
-from tests.support.browser import chromium
 from tests.support.studies import finish_all
 
 SMALL = SCALES["small"]
@@ -85,14 +81,6 @@ def test_the_claims_follow_the_runs(table):
     assert f"{gone.sum()} of {gone.size} did" in set(judged["the paper"])
 
 
-def test_the_primaries_are_the_six_of_the_plan(table):
-    made = tables.primaries(table)
-    assert len(made) == 6 and list(made["paper's form"][:4]) == ["algorithm-1"] * 4
-    plan = (Path(__file__).parents[2] / "reproduction" / "study_plan.md").read_text("utf-8")
-    rows = [line.split("|")[2:6] for line in plan.split("## Primary comparisons")[1].splitlines() if line[:3] == "| 1"]
-    assert rows and len(plan.split("| paper's form | plain training |")[1].split("\n\n")[0].strip().splitlines()) == 7
-
-
 def test_ours_stand_beside_the_papers(table):
     made = tables.beside(table, 3)
     row = made[(made.model == "UT") & (made.data == "ped2") & (made.depth == 5) & (made.gamma == 0.8)].iloc[0]
@@ -112,34 +100,11 @@ def test_what_holds_is_counted_with_what_plain_training_meets(table):
     assert made.loc[("UT", "plain training, tied"), "holds"] == "–"
 
 
-def test_the_page_is_readable_on_a_telephone_and_escapes_what_a_model_says(drawn):
+def test_the_page_is_readable_on_a_telephone_and_escapes_what_a_model_says(drawn, browser):
     html = (drawn / "report.html").read_text("utf-8")
     assert "<script" not in html and "Say &lt;b&gt;it&lt;/b&gt;." in html
-    with chromium() as browser:
-        for width in (1280, 390):
-            view = browser.new_page(viewport={"width": width, "height": 900})
-            view.goto((drawn / "report.html").as_uri())
-            assert view.evaluate("document.documentElement.scrollWidth") == width
-            assert view.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 0")
-
-
-def test_the_dry_run_says_what_llama_takes():
-    said = lines(SCALES["paper"], cells(SCALES["paper"], {}), tflops=20)
-    (llama,) = (line for line in said if line.startswith("Llama"))
-    assert float(llama.split()[2]) > 16 * 8.03e9 / 2**30 and len(said) == len(SCALES["paper"].models) + 2
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["page", "nowhere", "--out", "x"], "a study's folder"),
-        (["collect", "FILE", "--out", "x"], "must be a study's folder"),
-        (["run", "--scale", "huge"], "invalid choice"),
-    ],
-)
-def test_wrong_words_are_refused(tmp_path, monkeypatch, capsys, words, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "FILE").write_text("{}")
-    with pytest.raises(SystemExit):
-        main(words)
-    assert message in capsys.readouterr().err
+    for width in (1280, 390):
+        view = browser.new_page(viewport={"width": width, "height": 900})
+        view.goto((drawn / "report.html").as_uri())
+        assert view.evaluate("document.documentElement.scrollWidth") == width
+        assert view.locator("img").first.evaluate("image => image.complete && image.naturalWidth > 0")

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from descend.results import locked
 from reproduction.__main__ import main
 from reproduction.cells import SEARCH, SEARCH_SEED, Row, search_key
 from reproduction.grids import SCALES
-from reproduction.run import FAILED_FILE, RUN, Session, Study, listing, read_json, write_json
+from reproduction.run import BUSY, FAILED_FILE, RUN, Session, Study, read_json, write_json
 from reproduction.table import collected
 
 pytestmark = pytest.mark.slow
@@ -58,28 +57,31 @@ def test_a_stopped_run_goes_on_and_is_done_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason", "diverged"),
-    [({"learning_rate": -1.0}, "learning_rate", False), ({"learning_rate": 1e30, "max_grad_norm": 0.0}, "", True)],
+    ("status", "reason", "state"),
+    [
+        (2, "learning_rate must be at least 0", "failed"),
+        (1, "the loss of layer 2 is not finite", "diverged"),
+        (2, f"the run {BUSY} 7 on a machine", "to do"),
+    ],
 )
-def test_a_cell_that_fails_is_recorded_and_not_tried_again_unless_asked(tmp_path, capsys, settings, reason, diverged):
-    wrong = study(tmp_path, settings={**SMOKE.models["UT"].settings, **settings})
-    (cell,) = wrong.cells()
-    for again, tries in ((False, 1), (False, 1), (True, 2)):
-        assert Session(wrong, again=again).go(workers=1) == 0
-        assert (wrong.of(cell) / "log.txt").read_text().count("$ descend") == tries
-    failed = read_json(wrong.of(cell) / FAILED_FILE)
-    assert failed["status"] and reason in failed["reason"] and failed["diverged"] is diverged
-    assert "failed: descend: " in capsys.readouterr().out and wrong.state(cell) == "failed"
+def test_what_a_cell_ends_with_is_recorded_and_a_failed_one_tried_again_if_asked(
+    tmp_path, monkeypatch, status, reason, state
+):
+    ended = study(tmp_path)
+    (cell,) = ended.cells()
+    calls = []
 
+    def called(self, words, folder):
+        calls.append(words)
+        return status, f"descend: {reason}"
 
-def test_a_run_that_another_process_trains_is_left_to_it(tmp_path):
-    busy = study(tmp_path)
-    (cell,) = busy.cells()
-    folder = busy.of(cell) / RUN
-    folder.mkdir(parents=True)
-    with locked(folder):
-        assert Session(busy).go(workers=1) == 0
-    assert busy.state(cell) == "to do" and "in use by another process" in (busy.of(cell) / "log.txt").read_text()
+    monkeypatch.setattr(Session, "_called", called)
+    left = state == "to do"  # another process trains it
+    for again, tries in ((False, 1), (False, 1 + left), (True, 2 + left)):
+        assert Session(ended, again=again).go(workers=1) == 0 and len(calls) == tries
+    assert ended.state(cell) == ("to do" if left else "failed")
+    failed = {"reason": f"descend: {reason}", "status": status, "diverged": state == "diverged"}
+    assert read_json(ended.of(cell) / FAILED_FILE) == (None if left else failed)
 
 
 def test_the_choice_is_the_best_feasible_trial(tmp_path):
@@ -101,28 +103,6 @@ def test_the_choice_is_the_best_feasible_trial(tmp_path):
     assert choice["fixed"]["settings"] == trials[1] and choice["searched"]["settings"] == trials[2]
     cell = searched.cells()[-1]
     assert searched.state(cell) == "to do" and cell.settings["dual_lr"] == 0.02 and cell.settings["alpha"] == 0.22
-
-
-def test_the_list_counts_what_is_left(tmp_path):
-    listed = study(tmp_path, rows=[replace(ROWS[0], seeds=range(4))], seconds=(3600, 0))
-    first, second, *_ = listed.cells()
-    summary(listed, first)
-    write_json(listed.of(first) / "cell.json", {**first.fields, "seconds": 1800})
-    listed.of(second).mkdir(parents=True)
-    write_json(listed.of(second) / FAILED_FILE, {"reason": "diverged"})
-    lines = listing(listed, [])
-    assert [line.split()[0] for line in lines[:4]] == ["done", "failed", "to", "to"]
-    assert " ".join(lines[-1].split()) == "all 4 cells, 2 left, 1.0 core-hours left"  # as the one that is done
-
-
-def test_cells_without_their_data_are_left(tmp_path, capsys):
-    words = ["--scale", "small", "--out", str(tmp_path / "s"), "--data", str(tmp_path), "--models", str(tmp_path)]
-    assert main(["run", *words]) == 0 and not list(tmp_path.glob("s/cells/*"))
-    assert main(["list", "MiniLM", *words]) == 0
-    assert "no data" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["list", *words, "--scale", "smoke"])
-    assert "study of scale small" in capsys.readouterr().err
 
 
 def test_two_sessions_share_a_study(tmp_path, monkeypatch):

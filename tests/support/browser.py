@@ -1,16 +1,12 @@
 """Pages in a real browser: what they show, what they complain about, what they ask of the network."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser
 
-CHROMIUM = Path("/usr/bin/chromium")
 # Milliseconds; generous, because the machine may be busy.
 PATIENCE = 120_000
-expect.set_options(timeout=30_000)
 # Strings that a page must show as text.
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -23,27 +19,12 @@ HOSTILE = (
 )
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """A headless Chromium; the test is skipped where there is none."""
-    if not CHROMIUM.exists():
-        pytest.skip("needs Chromium: apt-get install chromium")
-    quiet = ("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
-    with sync_playwright() as playwright:
-        args = [*quiet, "--no-sandbox", "--disable-component-update", "--disable-sync"]
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=args)
-        yield browser
-        browser.close()
-
-
 class Visit:
     """A page opened from its file, with its dialogs, console warnings, errors and requests."""
 
-    def __init__(self, browser: Browser, file: Path, before: str = "", ready: str = "html[data-ready]", **context):
-        """Open the page; ``before`` is a script that runs first."""
+    def __init__(self, browser: Browser, file: Path, ready: str = "html[data-ready]", **context):
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
-        self.page.add_init_script(before or ";")
         self.page.set_default_timeout(PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -65,13 +46,12 @@ class Visit:
         image = frame.locator("img")
         return image.get_attribute("src"), image.get_attribute("alt"), frame.locator(".rmse").inner_text()
 
-
-class Guarded(Visit):
-    """A visit that fails on elements that no page of ours has, and on what the page complains about or asks for."""
-
-    def assert_quiet(self) -> None:
+    def assert_sound(self) -> None:
+        """Fail on elements that no page of ours has, on what the page complains about or asks for, and on barriers."""
         scripts = "body script:not(body > script:last-child, .frames script)"
         strange = f"{scripts}, [onerror], [onload], a[href^=javascript], svg a, img:not([alt])"
         assert self.complaints == []
         assert self.page.locator(strange).count() == 0
         assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+        assert [each["id"] for each in Axe().run(self.page).response["violations"]] == []
+        assert self.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import optuna
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from optuna.trial import TrialState, create_trial
 from playwright.sync_api import Browser
 from transformers import TrainerControl, TrainerState
@@ -29,7 +28,7 @@ from descend.settings import METHODS
 from descend.sweep import worker
 from descend.sweep.results import searched_by, sentences
 from descend.sweep.space import edges, read_ranges, recipe_values, space
-from tests.support.browser import HOSTILE, Guarded
+from tests.support.browser import HOSTILE, Visit
 from tests.support.cases import slow_but
 from tests.support.forking import prepared
 from tests.support.runs import refused, said, stop_after
@@ -404,10 +403,8 @@ def test_the_page_of_a_sweep(swept, browser: Browser):
     page, content = swept / "report.html", found(swept)
     assert page.stat().st_size < 1.5e6
     for size in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
-        with Guarded(browser, page, viewport=size) as visit:
-            visit.assert_quiet()
-            assert Axe().run(visit.page).response["violations"] == []
-            assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+        with Visit(browser, page, viewport=size) as visit:
+            visit.assert_sound()
             text, commands = visit.page.inner_text("body"), visit.page.locator("pre").all_inner_texts()
             assert content["rule"] in text
             assert visit.page.locator(".plot svg").count() == 1 + 2 + 3  # of all; of each method by setting and by step
@@ -430,8 +427,8 @@ def test_a_page_shows_whatever_a_sweep_holds_as_text_and_far_off_trials_in_the_t
     part["trials"] += [{**part["trials"][0], "number": 6, "value": None, "state": "diverged"}]
     content["methods"] = {hostile: part} | content["methods"]
     (tmp_path / "sweep.json").write_text(json.dumps(content))
-    with Guarded(browser, write_sweep(tmp_path)) as visit:
-        visit.assert_quiet()
+    with Visit(browser, write_sweep(tmp_path)) as visit:
+        visit.assert_sound()
         drawn = visit.page.locator("figure table").first.locator("tbody tr th").all_text_contents()
         assert drawn == ["0", "1", "2", "3"]
         rows = visit.page.locator("details", has_text="all trials").first.locator("tr").all_text_contents()

@@ -1,6 +1,5 @@
 """The command line: parse, build, call. It imports nothing slow before the command is known to need it."""
 
-import errno
 import os
 import shlex
 import signal
@@ -18,6 +17,7 @@ from descend.errors import (
     RanksDifferError,
     SaveError,
     Unsaved,
+    reason,
 )
 
 ABOUT = """\
@@ -32,9 +32,8 @@ descend: transformers whose every layer lowers the expected loss
   denoise      frames of your videos, denoised by a run of a video recipe
   complete     answers of a language model, in AlpacaEval's form
   tasks        lm-eval's tasks over noise and at an exit; runs compared
-  reproduce    figures and tables of the paper
   sweep        search each method's settings, with equally many trials
-  demo         both methods on one video, and the page
+  demo         two small models, each trained in two ways, and the page
   privacy      ε of noise on token embeddings, as local differential privacy
   completion   completion in the shell: bash, zsh or fish
 
@@ -56,17 +55,6 @@ def completion(words: Sequence[str]) -> None:
     print(argcomplete.shellcode(["descend"], shell=options.shell))
 
 
-def reproduce(words: Sequence[str]) -> None:
-    """Say where the paper's figures and tables are."""
-    if {"-h", "--help"} & set(words):
-        print("usage: descend reproduce is now python -m reproduction WHAT ..., in a checkout of Descend")
-        return
-    raise InputError(
-        "the paper's figures and tables are run in a checkout of Descend: python -m reproduction "
-        f"{shlex.join(words) or 'list'}"
-    )
-
-
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": runs.recipes,
     "train": runs.train,
@@ -77,21 +65,11 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "denoise": models.denoise,
     "complete": runs.complete,
     "tasks": tasks.tasks,
-    "reproduce": reproduce,
     "sweep": sweep.sweep,
     "demo": demo.demo,
     "privacy": privacy.privacy,
     "completion": completion,
 }
-
-
-class _Loading:
-    """A finder of modules that finds none: asked for the first slow library, it says so, once, on a terminal."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name in ("torch", "matplotlib", "scipy"):
-            sys.meta_path.remove(self)
-            print("loading libraries …", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,12 +83,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"descend {version('descend')}")
         return 0
-    if words[0] not in COMMANDS:
-        return _complain(f"no command {words[0]!r}{nearest(words[0], COMMANDS)}; descend --help lists them.", 2)
-    if sys.stderr.isatty() and "--quiet" not in words:
-        sys.meta_path.insert(0, _Loading())
-    goes_on = words[0] in ("train", "demo", "sweep") or (words[0] == "complete" and "--compare" not in words)
-    return carried_out(COMMANDS[words[0]], words[1:], program=f"descend {words[0]}", goes_on=goes_on)
+    name, *rest = words
+    if name not in COMMANDS:
+        return _complain(f"no command {name!r}{nearest(name, COMMANDS)}; descend --help lists them.", 2)
+    again = _how_to_go_on(name, rest)
+    # A scheduler's SIGTERM stops a command as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    environment = {variable: os.environ[variable] for variable in TALK if variable in os.environ}
+    try:
+        with extras.required(f"descend {name}"):
+            COMMANDS[name](rest)
+    except InputError as error:
+        return _complain(str(error), 2)
+    except (NonFiniteLossError, RanksDifferError) as error:
+        return _complain(str(error), 1)
+    except SaveError as error:
+        return _complain(f"{error}{again}", 1)
+    except Unsaved as error:
+        return _complain(str(error), 130)
+    except (KeyboardInterrupt, Interrupted) as error:
+        return _complain(f"{str(error) or 'interrupted.'}{again}", 130)
+    except BrokenPipeError:  # the reader of the output has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _complain(reason(error), 1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for variable in TALK:
+            os.environ.pop(variable, None)
+        os.environ.update(environment)
+    return 0
+
+
+def _how_to_go_on(name: str, words: Sequence[str]) -> str:
+    """A sentence with the command that goes on where this one was interrupted; empty if none does."""
+    if name == "train":
+        words = [*(word for word in words if word != "--resume"), "--resume"]
+    elif name != "sweep" and (name != "complete" or any(word.startswith("--compare") for word in words)):
+        return ""
+    return f" Go on with: {shlex.join(['descend', name, *words])}"
 
 
 def _complete() -> None:
@@ -123,64 +135,6 @@ def _complete() -> None:
     parser = Parser()
     parser.add_argument("command", choices=list(COMMANDS))
     argcomplete.autocomplete(parser)
-
-
-def carried_out(
-    command: Callable[[Sequence[str]], None], words: Sequence[str], *, program: str, goes_on: bool = False
-) -> int:
-    """Call a command; an error that a person can mend becomes one line.
-
-    Args:
-        command: The command.
-        words: Its arguments.
-        program: What was typed before them.
-        goes_on: Whether the same command goes on where it was interrupted, ``train`` and ``demo`` with ``--resume``.
-
-    Returns:
-        The exit status: 0 done, 1 failed, 2 wrong input, 130 interrupted.
-    """
-    resumes = ["--resume"] if program in ("descend train", "descend demo") else []
-    same = [*program.split(), *(word for word in words if word not in resumes), *resumes]
-    again = f" Go on with: {shlex.join(same)}" if goes_on else ""
-    # A scheduler's SIGTERM stops a command as Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    environment = {name: os.environ.get(name) for name in TALK}
-    try:
-        command(words)
-    except InputError as error:
-        return _complain(str(error), 2)
-    except (NonFiniteLossError, RanksDifferError) as error:
-        return _complain(str(error), 1)
-    except SaveError as error:
-        return _complain(f"{error}{again}", 1)
-    except Unsaved as error:
-        return _complain(str(error), 130)
-    except KeyboardInterrupt:
-        return _complain(f"interrupted.{again}", 130)
-    except Interrupted as error:
-        return _complain(f"{error}{again}", 130)
-    except ModuleNotFoundError as error:
-        lacking = extras.missing(program, error)
-        if lacking is None:
-            raise
-        return _complain(str(lacking), 2)
-    except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            place = error.filename or os.getcwd()
-            return _complain(f"no space left on the disk of {place}; free some or use --out.", 1)
-        if error.filename is None:
-            raise
-        return _complain(f"{error.filename}: {error.strerror}.", 1)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        for name, value in environment.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-    return 0
 
 
 def _complain(message: str, status: int) -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.checks import check_data
 from descend.cli.parsing import read
 from descend.cli.runs import check_free_for_page, compare_runs, finish
-from descend.errors import InputError
 from descend.recipes import GENERATED
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ def demo(words: Sequence[str]) -> None:
             "--out": dict(type=Path, default=Path("demo"), help="folder [demo]"),
             "--seed": dict(type=int, default=0, help="of all runs [0]"),
             "--max-steps": dict(type=int, default=100, help="training steps on video [100]"),
-            "--resume": dict(action="store_true", help="go on with a demo that was interrupted"),
         },
         talks=True,
     )
@@ -48,19 +46,16 @@ def demo(words: Sequence[str]) -> None:
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.cli import digits as reader
     from descend.results import locked
+    from descend.results.folder import refuse_full
     from descend.results.ownership import clear, refuse_foreign
 
     digits = [options.out / f"digits-{method}" for method in ("erm", "linear")]
     videos = [options.out / method for method in ("erm", "constrained")]
-    mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
-    if any(folder.exists() for folder in digits + videos) and not mark.is_file():
-        raise InputError(f"{options.out} holds runs that are not a demo's; choose another folder with --out.")
-    made = f"--data {options.data} --seed {options.seed} --max-steps {options.max_steps}"
-    if options.resume and mark.is_file() and mark.read_text() not in ("", made):
-        raise InputError(f"{options.out} was made with {mark.read_text()}; give the same to resume.")
     check_free_for_page(options.out)
-    replaced = digits if options.resume else digits + videos
-    for folder in replaced:
+    mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
+    if not mark.is_file():
+        refuse_full(options.out)
+    for folder in digits + videos:
         refuse_foreign(sorted(folder.glob("*")), "another folder with --out")
     from descend.recipes import configure
 
@@ -70,11 +65,10 @@ def demo(words: Sequence[str]) -> None:
 
     parts = reader.read()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
-    mark.write_text(made)
-    for folder in replaced:
-        if folder.is_dir():
-            with locked(folder):
-                clear(folder, "another folder with --out")
+    mark.touch()
+    for folder in digits + videos:
+        with locked(folder):  # another demo may be at work in it
+            clear(folder, "another folder with --out")
     print(
         "1 of 2: a residual network reads handwritten digits. It is trained by its last layer (erm), then by\n"
         "weighted losses of all layers (linear).\n",
@@ -92,9 +86,8 @@ def demo(words: Sequence[str]) -> None:
     )
     cleaned = []
     for folder, configured in zip(videos, built, strict=True):
-        finish(run.train(*configured, resume=options.resume))
-        with locked(folder):
-            cleaned.append(run.evaluate(folder, noise=LEVELS))
+        finish(run.train(*configured))
+        cleaned.append(run.evaluate(folder, noise=LEVELS))
     page, _ = compare_runs(digits + videos, options.out)
     print("\nWhat was learned")
     for summary in read_by:

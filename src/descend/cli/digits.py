@@ -80,7 +80,7 @@ def table(folders: Sequence[Path]) -> list[str]:
     decided = [Decisions.read(folder / DECISIONS_FILE).texts for folder in folders]
     width = 2 * DEPTH + 5
     lines = [
-        "a digit, and what layers 0 to 8 take it for",
+        f"a digit, and what layers 0 to {DEPTH} take it for",
         f"   {''.join(folder.name.removeprefix('digits-').ljust(width) for folder in folders)}",
     ]
     for networks in zip(*decided, strict=True):

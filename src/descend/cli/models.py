@@ -82,15 +82,8 @@ def denoise(words: Sequence[str]) -> None:
     from descend.results import check_model
 
     if exported_type(options["run"]) not in DENOISERS:
-        recipe = check_run(options["run"], options["model"])
-        if recipe is None or not recipe.startswith("video-"):
-            kind = f"a run of {recipe}" if recipe else "no run"
-            raise InputError(f"{options['run']} is {kind}; denoise takes video-ut, video-dust and video-vit.")
+        check_run(options["run"], options["model"])
         check_model(options["run"], options["model"])
-    if not options["data"].expanduser().exists():
-        raise InputError(
-            f"the data {options['data']} does not exist; expected a video, or a folder of videos or images."
-        )
     from descend.run.denoising import denoise as write
 
     print("\n".join(write(**options)))

@@ -5,6 +5,7 @@ import difflib
 import math
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,9 +23,6 @@ COLUMNS = 31
 METAVARS: dict[Any, str] = {int: "N", float: "X", Path: "PATH"}
 """What stands for a value in help, by its type; NAME for other types."""
 
-REPLACED = {"--output-dir": "--out", "--resume-from-checkpoint": "--resume", "--disable-tqdm": "--quiet"}
-"""Arguments of Transformers → the option that takes their place."""
-
 OTHER_NAMES = {
     "num-train-epochs": "epochs num-epochs max-epochs n-epochs",
     "max-steps": "steps num-steps iterations iters max-iters",
@@ -41,16 +39,16 @@ OTHER_NAMES = {
     "heads": "num-heads n-heads num-attention-heads",
     "noise": "sigma gamma std noise-level noise-std noise-sigma levels",
     "data": "dataset data-dir data-path path input videos",
-    "out": "output output-folder out-dir save-dir",
+    "out": "output output-dir output-folder out-dir save-dir",
     "use-cpu": "device cpu no-cuda",
     "dataloader-num-workers": "workers num-workers",
     "bf16": "amp mixed-precision",
     "seed": "random-seed",
-    "resume": "checkpoint ckpt resume-from",
-    "quiet": "silent",
+    "resume": "checkpoint ckpt resume-from resume-from-checkpoint",
+    "quiet": "silent disable-tqdm",
     "log-level": "verbose debug verbosity",
 }
-"""Option → the names that other programs have for it."""
+"""Option → the names that other programs and Transformers have for it."""
 
 CLOSE = 0.75
 """The least similarity, of at most 1, by which a name is suggested for a mistyped one."""
@@ -76,46 +74,26 @@ class Parser(argparse.ArgumentParser):
 
             os.environ[COMPLETING] = "2"  # the words of this parser begin behind the command
             argcomplete.autocomplete(self, always_complete_options="long")
-        options = super().parse_args(args, namespace)
+        words = [hyphenated(word) for word in args or ()]
+        for word in words:  # argparse would name a missing option before it names a mistyped one
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag not in self._option_string_actions:
+                near = nearest(flag, self._option_string_actions)
+                raise InputError(f"no setting {flag}{near}; {self.prog} --help lists them.")
+        options = super().parse_args(words, namespace)
         if isinstance(out := getattr(options, "out", None), str | Path):
             check_out(Path(out))
         return options
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown options first; argparse would look at them last. An underscore counts as a hyphen."""
-        args = [hyphenated(word) for word in args or ()]
-        for word, following in zip(args, [*args[1:], ""], strict=False):
-            flag, _, value = word.partition("=")
-            if not flag.startswith("--"):
-                continue
-            if flag not in self._option_string_actions:
-                self._refuse(flag)
-            value = value or following
-            if isinstance(self._option_string_actions[flag], OnOff) and value.lower() in ("true", "false"):
-                on = flag.replace("--no-", "--", 1)
-                raise InputError(f"{flag} takes no value; give {on} or {on.replace('--', '--no-', 1)}.")
-        return super().parse_known_args(args, namespace)
-
     def error(self, message: str) -> NoReturn:
         """Raise; argparse would print its usage and end the process."""
-        raise InputError(f"{message}; {self.prog} --help lists what can be set.")
-
-    def _refuse(self, flag: str) -> NoReturn:
-        if flag in REPLACED:
-            raise InputError(f"no setting {flag}; give {REPLACED[flag]} instead.")
-        raise InputError(
-            f"no setting {flag}{nearest(flag, self._option_string_actions)}; {self.prog} --help lists them."
-        )
+        raise InputError(f"{message.rstrip('.')}; {self.prog} --help lists what can be set.")
 
 
 def hyphenated(word: str) -> str:
     """An option in its one spelling: ``--learning-rate`` for ``--learning_rate``; other words are as they were."""
     flag, equals, value = word.partition("=")
     return flag.replace("_", "-") + equals + value if flag.startswith("--") else word
-
-
-class OnOff(argparse.BooleanOptionalAction):
-    """The action of ``--x`` and ``--no-x``."""
 
 
 class Lines(argparse.HelpFormatter):
@@ -129,7 +107,7 @@ class Lines(argparse.HelpFormatter):
         return METAVARS.get(action.type, "NAME")
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        if isinstance(action, OnOff):
+        if isinstance(action, argparse.BooleanOptionalAction):
             return action.option_strings[0].replace("--", "--[no-]", 1)
         return super()._format_action_invocation(action)
 
@@ -141,27 +119,25 @@ def add_talk(parser: Any) -> None:
     parser.add_argument("--log-level", choices=levels, metavar="LEVEL", help="debug, info, warning, error [warning]")
 
 
-def talk(options: argparse.Namespace) -> argparse.Namespace:
+def talk(options: dict[str, Any]) -> None:
     """Turn progress and logging to what was asked, also for processes that this one starts.
 
     Args:
-        options: Parsed by a parser with `add_talk`.
-
-    Returns:
-        The options without those two.
+        options: Parsed by a parser with `add_talk`; those two are taken out.
     """
-    if options.quiet:
+    quiet, level = options.pop("quiet"), options.pop("log_level")
+    if quiet:
         os.environ[QUIET] = "1"
-    if options.log_level is not None:
+    elif sys.stderr.isatty():
+        print("loading libraries …", file=sys.stderr, flush=True)
+    if level is not None:
         import logging
 
         logger = logging.getLogger("descend")
-        logger.setLevel(options.log_level.upper())
+        logger.setLevel(level.upper())
         if not logger.handlers:
             logger.addHandler(logging.StreamHandler())
-        os.environ |= dict.fromkeys(TALK[1:], options.log_level)
-    del options.quiet, options.log_level
-    return options
+        os.environ |= dict.fromkeys(TALK[1:], level)
 
 
 def declared(
@@ -199,31 +175,33 @@ def declared(
 
 def read(words: Sequence[str], *declaration: Any, talks: bool = False, **more: Any) -> argparse.Namespace:
     """Parse the words behind a command; it is declared as by `declared`."""
-    options = declared(*declaration, talks=talks, **more).parse_args(words)
-    return talk(options) if talks else options
+    options: argparse.Namespace = declared(*declaration, talks=talks, **more).parse_args(words)
+    if talks:
+        talk(vars(options))
+    return options
 
 
 def levels(text: str) -> list[float]:
-    """Noise levels from ``0,0.1,0.2`` or ``start:stop:step``, the stop included.
+    """Noise levels from ``0,0.1,0.2`` or ``start:stop:step``, the stop included: the type of an option.
 
     Raises:
-        InputError: If it is neither, or a level is negative.
+        argparse.ArgumentTypeError: If it is neither, there are too many, or a level is negative.
     """
     try:
         if ":" in text:
             start, stop, step = (float(part) for part in text.split(":"))
             count = math.floor((stop - start) / step + 1e-9) + 1
-            if count > MOST_LEVELS:
-                raise InputError(f"noise must be at most {MOST_LEVELS} levels; {text} names {count}.")
-            values = [round(start + step * place, 9) for place in range(count)]
+            values = [round(start + step * place, 9) for place in range(min(count, MOST_LEVELS + 1))]
         else:
             values = [float(part) for part in text.split(",")]
-    except InputError:
-        raise
     except (ArithmeticError, ValueError):
-        raise InputError(f"noise must be levels as 0,0.1,0.2 or start:stop:step as 0:2:0.25; got {text!r}.") from None
-    if not values or not all(0 <= level < float("inf") for level in values):
-        raise InputError(f"noise must be levels γ of at least 0, in std of the clean data; got {text!r}.")
+        raise argparse.ArgumentTypeError(
+            f"noise must be levels as 0,0.1,0.2 or start:stop:step as 0:2:0.25; got {text!r}."
+        ) from None
+    if not 1 <= len(values) <= MOST_LEVELS or not all(0 <= level < math.inf for level in values):
+        raise argparse.ArgumentTypeError(
+            f"noise must be at most {MOST_LEVELS} levels γ of at least 0, in std of the clean data; got {text!r}."
+        )
     return values
 
 

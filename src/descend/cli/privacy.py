@@ -18,7 +18,7 @@ def privacy(words: Sequence[str]) -> None:
         "[RUN] [options]",
         {
             "run": dict(type=Path, nargs="?", help="a run on text or a saved model: its noise, dimension …"),
-            "--noise": dict(metavar="LEVELS", help="levels γ: 1,20,200 or 0:200:50 [the run's]"),
+            "--noise": dict(type=levels, metavar="LEVELS", help="levels γ: 1,20,200 or 0:200:50 [the run's]"),
             "--noise-is": dict(choices=("std", "variance"), help="what γσ_x is of the noise [the run's, or std]"),
             "--delta": dict(type=float, default=1e-5, help="δ, strictly between 0 and 1 [1e-5]"),
             "--dimension": dict(type=int, help="d of a token's embedding [the run's, or 768]"),
@@ -30,7 +30,7 @@ def privacy(words: Sequence[str]) -> None:
     if options.run is None and options.noise is None:
         raise InputError("expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither.")
     chosen: dict[str, Any] = {"sigma": 1.0, "noise_is": "std", "dimension": 768}
-    gammas = [] if options.noise is None else levels(options.noise)
+    gammas = options.noise or []
     if options.run is not None:
         trained, chosen["sigma"], chosen["noise_is"] = _trained_noise(options.run)
         gammas = gammas or [trained]

@@ -76,7 +76,7 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
         "--baseline": dict(type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]"),
     },
     "noise": {
-        "--noise": dict(metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]"),
+        "--noise": dict(type=levels, metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]"),
         "--shift": dict(choices=_KINDS, metavar="KIND", default=_KINDS[0], help=f"{', '.join(_KINDS)} [gaussian]"),
     },
     "early exits and probes": {
@@ -104,8 +104,6 @@ def _evaluation(words: Sequence[str]) -> dict[str, Any]:
 def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     """Evaluate a run without its page; returns the folder of its results, and its summary."""
     options = _evaluation(words)
-    if options["noise"] is not None:
-        options["noise"] = levels(options["noise"])
     folder, out = options.pop("run"), options.pop("out")
     if options.pop("layers"):
         return _frozen(str(folder), out, options)
@@ -175,8 +173,6 @@ def report(words: Sequence[str]) -> None:
     ).folder
     from descend.results import read_comparison
 
-    if (folder / "study.json").is_file():
-        raise InputError(f"{folder} is a study. In a checkout of Descend: python -m reproduction page {folder}")
     if (folder / "sweep.json").is_file():
         from descend.report import write_sweep
 
@@ -236,23 +232,16 @@ def finish(trainer: Any) -> None:
     """Print how a run ended, with a warning if it is infeasible."""
     from descend.results import verdict_sentence
 
-    verdict, out = trainer.verdict, trainer.args.folder
-    asks = trainer.method.asks
+    verdict, out, asks = trainer.verdict, trainer.args.folder, trainer.method.asks
+    place = shlex.quote(str(out))
     print(f"trained {out}" + (f": {verdict_sentence(verdict, 'the validation data')}" if asks else ""))
     if not is_quiet():
-        print(f"How many layers suffice: descend evaluate {shlex.quote(str(out))}", file=sys.stderr)
+        print(f"How many layers suffice: descend evaluate {place}", file=sys.stderr)
     if asks and not verdict.feasible:
-        best = out / "best_feasible"
-        offer = f"The best model that met the constraints is kept: descend evaluate {out} --model best_feasible"
-        ask = "--strength" if trainer.dual.problem.alpha is None else "--alpha"
-        usual = f"train longer, or for fewer steps if only deep layers break; or lower {ask}."
+        kept = f"The best model that met the constraints is kept: descend evaluate {place} --model best_feasible"
+        usual = "train longer, or for fewer steps if only deep layers break; or lower --strength or --alpha."
         none = f"No evaluated model met the constraints: {trainer.outlook.fault or usual}"
-        ends = {
-            "broken": "INFEASIBLE",
-            "not_significant": "INFEASIBLE, but not proven",
-            "open": "open, and misses a bound so far",
-        }
-        print(f"WARNING: {out} ends {ends[verdict.status]}. {offer if best.is_dir() else none}", file=sys.stderr)
+        print(f"WARNING: {kept if (out / 'best_feasible').is_dir() else none}", file=sys.stderr)
 
 
 def layer_rows(summary: "Summary") -> list[str]:
@@ -320,17 +309,13 @@ def method_words(summary: "Summary") -> str:
 def line_of(summary: "Summary") -> str:
     """A run's summary in lines: its metric, how many layers suffice, and the verdict if it was asked for descent."""
     digits = 3 if summary.higher_is_better else 1
-    curve = ", ".join(f"{value:.{digits}f}" for value in summary.values)
-    area = f", area {summary.auc:.3f}" if summary.higher_is_better and summary.auc is not None else ""
-    first, last, mean = summary.noise[0], summary.noise[-1], f"{summary.metric} {summary.mean:.{digits}f}"
-    one = first == last
-    value = f"{mean} at γ = {first:g}" if one else f"mean {mean} over γ = {first:g} … {last:g} ({curve}){area}"
-    if summary.noise != [summary.train_noise]:
-        value += f", {summary.train_value:.{digits}f} at the training noise"
-    if summary.train_noise and (given := summary.input_metrics.get(summary.train_noise)) is not None:
-        value += f", where the noisy input itself has {given:.{digits}f}"
-    method = f"(last trained by Descend with {summary.method})" if summary.last_trained else method_words(summary)
-    lines = [f"{summary.model} {method} on {summary.dataset}: {value}.", summary.answer]
+    curve = ", ".join(
+        f"{value:.{digits}f} at γ = {level:g}" for level, value in zip(summary.noise, summary.values, strict=True)
+    )
+    given = summary.input_metrics.get(summary.train_noise)
+    noisy = "" if given is None else f"; the noisy input itself has {given:.{digits}f} at γ = {summary.train_noise:g}"
+    lines = [f"{summary.model} {method_words(summary)} on {summary.dataset}: {summary.metric} {curve}{noisy}."]
+    lines.append(summary.answer)
     if summary.asked:
         lines.append(f"{summary.verdict} {summary.certificate}".strip())
     return "\n".join(lines)

@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.checks import check_data
 from descend.cli.library import arguments_of
-from descend.cli.parsing import (
-    COLUMNS,
-    COMPLETING,
-    METAVARS,
-    REPLACED,
-    OnOff,
-    Parser,
-    add_talk,
-    declared,
-    nearest,
-    talk,
-)
-from descend.errors import InputError
+from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk, declared, nearest, talk
 from descend.recipes import RECIPES
 from descend.settings import (
     LIBRARIES,
@@ -81,6 +69,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
         raise SystemExit(0)
     given = given_settings(words)
     name, resume = given.pop("recipe"), given.pop("resume", False)
+    talk(given)
     check_method(given)  # before PyTorch is imported
 
     from descend.recipes import configure
@@ -89,7 +78,9 @@ def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
 
 
 def given_settings(words: Sequence[str]) -> dict[str, Any]:
-    """The settings that words give a recipe, by name; those that are left to defaults are not among them.
+    """The settings that words give a recipe, by name, and the options of `add_talk`.
+
+    Settings that are left to defaults are not among them.
 
     Args:
         words: A recipe's name and its options.
@@ -97,29 +88,20 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         InputError: As `read_recipe`; nothing slow is imported for it.
     """
-    if COMPLETING not in os.environ:
-        check_recipe(words)
-    recipe = words[0] if words and words[0] in RECIPES else None
+    recipe = next((word for word in words if word in RECIPES), None)
     about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
     model = "--model PATH_OR_NAME " if recipe and RECIPES.needs_model(recipe) else ""
     parser = declared(
-        f"train {recipe}",
+        f"train {recipe or 'RECIPE'}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
         f"{model}--data PATH --out RUN [settings]",
     )
-    name = parser.add_argument("recipe", choices=list(RECIPES), help=argparse.SUPPRESS)
+    name = parser.add_argument("recipe", type=recipe_name, help=argparse.SUPPRESS)
     name.completer = offered_recipes  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
-    given = vars(talk(parser.parse_args(list(words))))
-    folder = "" if "out" in given else "Also give --out RUN, the folder of the run."
-    RECIPES.check_given(given["recipe"], given, folder)
-    if folder:
-        parser.error("the following arguments are required: --out")
-    known = known_settings(given["recipe"])
-    for setting, value in given.items():
-        if setting in known:
-            known[setting].check(value)  # before PyTorch is imported
+    given = vars(parser.parse_args(list(words)))
+    RECIPES.check_given(given["recipe"], given)
     check_data(given["data"], hub=given["recipe"].startswith("text"), images=given["recipe"] == "image")
     given["output_dir"] = given.pop("out")
     return given
@@ -130,17 +112,17 @@ def offered_recipes(**_: Any) -> dict[str, str]:
     return {name: RECIPES.about(name) for name in RECIPES}
 
 
-def check_recipe(words: Sequence[str]) -> None:
-    """Refuse an unknown recipe.
+def recipe_name(word: str) -> str:
+    """The name of a recipe, as the type of an argument.
 
     Raises:
-        InputError: If the first word is no recipe's name.
+        argparse.ArgumentTypeError: If no recipe has this name.
     """
-    if not words or words[0] not in RECIPES:
-        got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
-        if words and words[0].startswith("-"):
-            got = f"expected the recipe first, got {words[0]}: descend train RECIPE --data PATH --out RUN [settings]"
-        raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
+    if word not in RECIPES:
+        raise argparse.ArgumentTypeError(
+            f"no recipe {word!r}{nearest(word, RECIPES)}, expected one of {', '.join(RECIPES)}"
+        )
+    return word
 
 
 def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) -> None:
@@ -157,7 +139,9 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":
-            group.add_argument("--out", metavar="RUN", help="folder of the run; new, or with --resume begun")
+            group.add_argument(
+                "--out", required=True, metavar="RUN", help="folder of the run; new, or with --resume begun"
+            )
             group.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint")
         for name in names.split():
             if setting := known.pop(name, None):
@@ -186,7 +170,7 @@ def known_settings(recipe: str) -> dict[str, Setting]:
     kind = RECIPES.settings(recipe)
     every = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind) | settings_of(kind)
     usual = kind.training
-    taken = {option.strip("-").replace("-", "_") for option in REPLACED} | {"log_level", "log_level_replica"}
+    taken = {"output_dir", "resume_from_checkpoint", "disable_tqdm", "log_level", "log_level_replica"}
     return {
         name: each._replace(default=usual.get(name, each.default)) for name, each in every.items() if name not in taken
     }
@@ -199,7 +183,7 @@ def _add(group: Any, setting: Setting, *, shown: bool = True) -> None:
     help = ours or setting.metadata.get("help", "").replace("%%", "%")  # TRL's is escaped already
     help, _, default = help.removesuffix("]").rpartition(" [") if help.endswith("]") else (help, "", "")
     if setting.kind is bool:
-        more: dict[str, Any] = {"action": OnOff}
+        more: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
     else:
         kind = str if setting.kind is object else setting.kind
         more = {key: setting.metadata[key] for key in ("choices", "nargs", "const") if key in setting.metadata}

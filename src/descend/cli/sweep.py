@@ -1,12 +1,11 @@
 """descend sweep: the search of settings."""
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from descend.cli.parsing import COMPLETING, declared, hyphenated, levels, talk
-from descend.cli.settings import add_recipe, given_settings, offered_recipes
+from descend.cli.settings import given_settings
 from descend.errors import InputError
 from descend.recipes import RECIPES
 
@@ -20,7 +19,6 @@ def sweep(words: Sequence[str]) -> None:
         "command again to continue a sweep, or in another terminal to share its trials.",
         "RECIPE --data PATH --trials N --out DIR [options] [settings]",
         {
-            "recipe": dict(metavar="RECIPE", help="as descend train takes it"),
             "--trials": dict(type=int, required=True, help="N, for each method: finished or pruned"),
             "--seeds": dict(type=int, default=1, metavar="K", help="runs of a trial, whose mean is its value [1]"),
             "--out": dict(type=Path, required=True, help="folder of the sweep"),
@@ -29,23 +27,21 @@ def sweep(words: Sequence[str]) -> None:
             "--range": dict(
                 action="append", default=[], metavar="NAME=LOW:HIGH", help="where to search a number, such as cap=1:5"
             ),
-            "--judge-noise": dict(metavar="LEVELS", help="γ whose mean a trial is chosen by [evaluate's]"),
+            "--judge-noise": dict(type=levels, metavar="LEVELS", help="γ whose mean a trial is chosen by [evaluate's]"),
         },
         talks=True,
     )
     if COMPLETING in os.environ:
-        parser._actions[1].completer, parser.conflict_handler = offered_recipes, "resolve"  # type: ignore[attr-defined]
-        add_recipe(parser, next((word for word in words if word in RECIPES), None))
-        parser.parse_args(words)
-    # What is left are the recipe's own settings, which its parser looks at.
-    options, given = argparse.ArgumentParser.parse_known_args(parser, [hyphenated(word) for word in words])
+        parser.parse_args(words)  # answers the shell, with the options above
+    # What is left are the recipe and its settings, which the parser of descend train looks at.
+    options, given = parser.parse_known_args([hyphenated(word) for word in words])
     if "--resume" in given:
         raise InputError("a sweep goes on by itself; leave out --resume.")
-    talk(options)
     # Refuses what it can before slow imports.
-    settings = given_settings([options.recipe, *given, "--out", str(options.out)])
+    settings = given_settings([*given, "--out", str(options.out)])
     name = settings.pop("recipe")
-    del settings["output_dir"]
+    del settings["output_dir"], settings["quiet"], settings["log_level"]
+    talk(vars(options))
     usual = RECIPES.settings(name).training.get("method", "constrained")
     methods = [method for part in options.method or [f"erm,{usual}"] for method in part.split(",")]
     from descend.report import write_sweep
@@ -62,6 +58,6 @@ def sweep(words: Sequence[str]) -> None:
         seeds=options.seeds,
         storage=options.storage,
         ranges=read_ranges(options.range),
-        levels=None if options.judge_noise is None else levels(options.judge_noise),
+        levels=options.judge_noise,
     )
     print(f"\n{sentences(result)}\n{write_sweep(options.out)}")

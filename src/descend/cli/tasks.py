@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.cli.checks import check_run, exported_type
 from descend.cli.parsing import levels, read
 from descend.errors import InputError
 
@@ -28,7 +27,7 @@ def tasks(words: Sequence[str]) -> None:
                 required=True, metavar="NAMES", help="lm-eval's names or YAML files: arc_easy,my_task.yaml"
             ),
             "--out": dict(type=Path, required=True, help="JSON file to write"),
-            "--noise": dict(default="0", metavar="LEVELS", help="levels γ: 0,1,2 or 0:2:0.5 [0]"),
+            "--noise": dict(type=levels, default="0", metavar="LEVELS", help="levels γ: 0,1,2 or 0:2:0.5 [0]"),
             "--layer": dict(type=int, help="K: evaluate exit K [full depth]"),
             "--model": dict(default="model", help="model or best_feasible [model]"),
             "--limit": dict(type=int, help="only the first so many samples of a task"),
@@ -41,10 +40,6 @@ def tasks(words: Sequence[str]) -> None:
     names = [name.strip() for name in options.tasks.split(",") if name.strip()]
     if not names:
         raise InputError("--tasks must name a task of lm-eval, or its YAML file; got none.")
-    noise = levels(options.noise)
-    for folder in options.runs:
-        if exported_type(folder) is None:
-            check_run(folder, options.model)
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     from descend.harness.evaluating import evaluate_tasks
 
@@ -52,7 +47,7 @@ def tasks(words: Sequence[str]) -> None:
         options.runs,
         names,
         options.out,
-        noise=noise,
+        noise=options.noise,
         layer=options.layer,
         checkpoint=options.model,
         limit=options.limit,

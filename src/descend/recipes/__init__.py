@@ -145,13 +145,12 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         """Whether a recipe trains a pretrained model, which must be named; imports nothing."""
         return issubclass(self.settings(name), settings.PretrainedSettings)
 
-    def check_given(self, name: str, given: Mapping[str, Any], more: str = "") -> None:
+    def check_given(self, name: str, given: Mapping[str, Any]) -> None:
         """Refuse a recipe without data or model: generated data are used only where they are asked for.
 
         Args:
             name: The recipe.
             given: The given settings.
-            more: What else is missing, a sentence for the end of the error.
 
         Raises:
             InputError: If no data are given, or no model to a recipe of pretrained models.
@@ -162,7 +161,7 @@ class _Recipes(Mapping[str, "type[Recipe]"]):
         if given.get("data") is None:
             raise InputError(
                 f"{name} needs data; expected --data {self._entries[name].data}, or --data {GENERATED} for the "
-                f"generated ones that come with descend.{model and f' Also give {model}'}{more and f' {more}'}"
+                f"generated ones that come with descend.{model and f' Also give {model}'}"
             )
         if model:
             raise InputError(f"{name} trains a pretrained model; expected {model}")

@@ -44,7 +44,7 @@ def _needed(group: Group) -> Table:
             for each in run.summary.suffices():
                 cells.append(Cell(each.layers, ", ".join(filter(None, (each.certain, each.metric, each.time)))))
             rows.append(Row(cells, arm.style))
-    return Table(["Method", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN)], [("", rows)])
+    return Table(["Method", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN)], rows)
 
 
 def numbers(group: Group) -> tuple[Table, list[str]]:
@@ -76,12 +76,10 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
         columns[f"{group.metric}, mean over noise"] = lambda arm: spread(arm, "mean")
     if several and group.summary.higher_is_better:
         columns["Area over γ"] = lambda arm: spread(arm, "auc")
-    if any(run.summary.asked for run in group.runs):
-        columns["Feasible"] = lambda arm: _feasible(arm.runs)
     columns["Training"] = _time
     rows = [Row([cell(arm) for cell in columns.values()], arm.style) for arm in arms]
     found = [each for each in known.values() if each]
-    return Table([*columns], [("", rows)]), [_words(group, found), *evaluated_differently(group)]
+    return Table([*columns], rows), [_words(group, found), *evaluated_differently(group)]
 
 
 def _time(arm: Arm) -> Cell:
@@ -185,20 +183,6 @@ _APART: dict[str, Callable[[RunView], str]] = {
         "" if run.calibrated is None else "calibrated" if run.calibrated else "not calibrated"
     ),
 }
-
-
-def _feasible(runs: Sequence[RunView]) -> Cell:
-    known = [run.summary for run in runs if run.summary.asked]
-    if not known:
-        return Cell("–")
-    feasible = sum(summary.feasible for summary in known)
-    words = f"{feasible} of {len(known)}" if len(known) > 1 else "yes" if feasible else "no"
-    statuses = {run.summary.status for run in runs}
-    if statuses == {"open"}:
-        return Cell("open", f"so far {words}")
-    if feasible < len(known):
-        return Cell(words, "" if "broken" in statuses else "not proven", strong=True)
-    return Cell(words, "" if statuses == {"holds"} else "as far as can be told")
 
 
 def _spread(values: Sequence[float | None]) -> str:

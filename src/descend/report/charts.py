@@ -56,8 +56,8 @@ class Series(NamedTuple):
         colour: On light ground; the page's style sheet has that of dark ground.
         marker: matplotlib's name of the mark; empty for none.
         line: matplotlib's style of the line; empty for none.
-        ends: The low and the high ends of intervals, drawn as a band along a line, or as bars where there is no line.
-        width: Of the line or the bars, in points.
+        ends: The low and the high ends of a band along the line.
+        width: Of the line, in points.
         size: Of the marks, in points.
         hollow: Marks are outlines.
     """
@@ -93,7 +93,6 @@ def chart(
     log_x: bool = False,
     layers: bool = False,
     mark: tuple[float, str] | None = None,
-    level: float | None = None,
     like: Sequence[Series] = (),
 ) -> Chart:
     """Draw a chart.
@@ -108,7 +107,6 @@ def chart(
         log_x: Whether the horizontal axis is logarithmic.
         layers: Whether the horizontal axis counts layers.
         mark: A place on the horizontal axis where a dashed line stands, and its label.
-        level: A value at which a dashed line lies.
         like: Further series whose values the vertical axis has room for, as those of a chart beside it.
     """
     look: Any = _LOOK | {"svg.hashsalt": heading}
@@ -121,8 +119,6 @@ def chart(
         if mark:
             cell.axvline(mark[0], color=MUTED, linestyle="--", linewidth=1)
             cell.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), color=MUTED, fontsize=8)
-        if level is not None:
-            cell.axhline(level, color=MUTED, linestyle="--", linewidth=1)
         rows = [row for each in (*series, *like) for row in (each.y, *(each.ends or ()))]
         values = [value for row in rows for value in row if isfinite(value)]
         low, high = min(values, default=0), max(values, default=0)
@@ -158,10 +154,8 @@ def _draw(cell: Any, series: Series) -> None:
     look: dict[str, Any] = {"color": series.colour, "label": _safe(series.name) or None}
     marks = {"marker": series.marker, "markersize": series.size}
     marks |= {"markerfacecolor": "none"} if series.hollow else {}
-    if series.ends and series.line:
+    if series.ends:
         cell.fill_between(series.x, *series.ends, color=series.colour, alpha=0.18, linewidth=0)
-    elif series.ends:
-        cell.vlines(series.x, *series.ends, color=series.colour, linewidth=series.width)
     cell.plot(series.x, series.y, linestyle=series.line or "none", linewidth=series.width, **look, **marks)
 
 
@@ -189,4 +183,4 @@ def _numbers(axis: str, series: Sequence[Series], layers: bool) -> Table | None:
     if not named or len(places) > MOST_ROWS:
         return None
     rows = [Row([Cell(f"{x:.4g}"), *(Cell(number(values.get(x))) for values in named.values())]) for x in places]
-    return Table([axis, *named], [("", rows)], "The numbers")
+    return Table([axis, *named], rows, "The numbers")

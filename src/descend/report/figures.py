@@ -1,7 +1,6 @@
 """The charts of a group of runs; each is None where no run has its numbers."""
 
 from collections.abc import Sequence
-from math import nan
 from typing import Any
 
 from matplotlib import colormaps
@@ -103,27 +102,7 @@ def by_noise(group: Group) -> list[Chart]:
 
 
 def samples(group: Group) -> list[Chart]:
-    """What single samples do: ratios of losses, and early exits."""
-    found = []
-    spread = [arm for arm in group.arms if arm.summary.ratios.by_layer]
-    series = []
-    for place, arm in enumerate(spread):
-        rows, middle = arm.summary.ratios.by_layer, len(arm.summary.ratios.quantiles) // 2
-        layers, medians = _beside(len(rows), place, len(spread)), [row[middle] for row in rows]
-        for name, ends, width in ((arm.label, (0, -1), 1.0), ("", (1, -2), 4.0)):
-            low, high = ([row[end] for row in rows] for end in ends)
-            series.append(Series(name, layers, medians, arm.style.light, arm.style.marker, "", (low, high), width))
-    if series:
-        words = (
-            "The constraints hold on average; this is how single samples fare. Below the dashed line a layer lowers a "
-            "sample’s loss. Thick: half of the samples; thin: nine in ten."
-        )
-        axes = "layer", "loss over that of the layer before"
-        found.append(chart("Descent of single samples", words, axes, series, layers=True, level=1.0))
-    return [*found, *_exits(group)]
-
-
-def _exits(group: Group) -> list[Chart]:
+    """What leaving early costs."""
     series = []
     for arm in group.arms:
         exits = next((run.summary.exit for run in arm.runs if run.summary.exit), None)
@@ -142,7 +121,7 @@ def _exits(group: Group) -> list[Chart]:
 
 
 def prices(group: Group) -> list[Chart]:
-    """The multipliers over training steps, of one run of each constrained arm, and the constraints with intervals."""
+    """The multipliers over training steps, of one run of each constrained arm."""
     found, bound = [], [arm for arm in group.arms if arm.summary.asked]
     words = (
         "The price of each constraint during training. A multiplier grows while its layer breaks the constraint and "
@@ -152,27 +131,6 @@ def prices(group: Group) -> list[Chart]:
         if run := next((run for run in arm.runs if run.history), None):
             whose = f" ({arm.label})" if len(bound) > 1 else ""
             found.append(chart(f"Multipliers{whose}", words, ("training step", "multiplier λ"), _multipliers(run)))
-    shown, series = [(arm, run) for arm in bound for run in arm.runs if run.summary.violations], []
-    for place, (arm, run) in enumerate(shown):
-        summary = run.summary
-        known = not summary.few_groups and summary.violation_intervals
-        layers = [layer for layer in range(1, summary.depth + 1) if summary.asks(layer)]
-        places = _beside(summary.depth, place, len(shown))
-        for name, broken in ((arm.label if run is arm.runs[0] else "", False), ("", True)):
-            kept = [layer for layer in layers if (layer in summary.violated) is broken]
-            values = [summary.violations[layer - 1] for layer in kept]
-            pairs = [summary.violation_intervals[layer - 1] if known else (nan, nan) for layer in kept]
-            ends = [low for low, _ in pairs], [high for _, high in pairs]
-            marker, x = "x" if broken else arm.style.marker, [places[layer - 1] for layer in kept]
-            series.append(Series(name, x, values, arm.style.light, marker, "", ends, 1.5, 7, hollow=True))
-    if series:
-        words = (
-            "The constraints at the training noise, with confidence intervals. Below the dashed line a layer lowers "
-            "the loss by more than asked; a cross marks a constraint that counts as broken."
-        )
-        axes = "layer", "violation (above 0: broken)"
-        heading = f"Constraints on {group.summary.split} data"
-        found.append(chart(heading, words, axes, series, layers=True, level=0.0))
     return found
 
 
@@ -211,8 +169,3 @@ def _rings(arm: Arm, places: Sequence[float]) -> list[Series]:
             x, y = [places[choice.layer]], [row[choice.layer]]
             rings.append(Series("", x, y, arm.style.light, "o", "", size=12, hollow=True))
     return rings
-
-
-def _beside(count: int, place: int, arms: int) -> list[float]:
-    """Layers 1 … ``count``, moved so that marks of several runs stand side by side."""
-    return [layer + 0.5 * ((place + 0.5) / arms - 0.5) for layer in range(1, count + 1)]

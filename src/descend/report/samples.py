@@ -108,7 +108,7 @@ def texts(group: "Group") -> list[Table]:
         name = f"“{text}”"
         if picture := pictures[text]:
             name = Markup('<img width="48" height="48" alt="" src="{}"> {}').format(picture, text)
-        tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], [(name, rows)]))
+        tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], rows, title=name))
     return tables
 
 

@@ -58,7 +58,7 @@ def _overview(content: SweepFile) -> Table:
             ]
         )
     heads = ["Method", "Finished", "Pruned", "Diverged", f"Best mean {content.metric}", "Feasible", "What mattered"]
-    return Table(heads, [("", [Row(list(map(Cell, cells))) for cells in rows])])
+    return Table(heads, [Row(list(map(Cell, cells))) for cells in rows])
 
 
 def _trials(content: SweepFile, method: str, search: MethodSearch) -> Table:
@@ -70,7 +70,7 @@ def _trials(content: SweepFile, method: str, search: MethodSearch) -> Table:
         cells += [str(trial.settings.get(name, "–")) for name in search.searched]
         rows.append(Row([Cell(each, strong=chosen) for each in cells]))
     heads = ["Trial", "State", f"Mean {content.metric}", "Feasible", *search.searched]
-    return Table(heads, [("", rows)], f"{method}: all trials")
+    return Table(heads, rows, f"{method}: all trials")
 
 
 def _charts(content: SweepFile) -> list[Chart]:

@@ -29,11 +29,12 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: parts of rows, each with its name or an empty one; folded away under a ``heading`` if there is one."""
+    """A table: rows, under a ``title`` if there is one; folded away under a ``heading`` if there is one."""
 
     heads: Sequence[str]
-    bodies: Sequence[tuple[str, Sequence[Row]]]
+    rows: Sequence[Row]
     heading: str = ""
+    title: str = ""
 
 
 def number(value: float | None) -> str:
