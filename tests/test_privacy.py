@@ -179,7 +179,7 @@ def test_every_setting_is_heard(told, argv, std, sensitivity, delta):
     [
         ([], "expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither"),
         (["--noise", "loud"], "noise must be levels as 0,0.1,0.2"),
-        (["--noise", "-1"], "noise must be levels γ of at least 0"),
+        (["--noise", "-1"], "levels γ of at least 0"),
         (["--noise", "1", "--delta", "0"], "delta must lie strictly between 0 and 1, such as 1e-5; got 0.0"),
         (["--noise", "1", "--delta", "1"], "delta must lie strictly between 0 and 1"),
         (["--noise", "1", "--delta=-1e-5"], "delta must lie strictly between 0 and 1"),

@@ -3,7 +3,6 @@
 `benchmarks/kill_test.py` and `benchmarks/soak.py` are the same at length.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -332,18 +331,6 @@ def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypat
     assert (json.loads((out / "checkpoint-9" / "trainer_state.json").read_text())["best_global_step"] == 9) == (
         when == "before"
     )
-
-
-def test_a_disk_that_knows_no_locks_is_told_of_once(tmp_path, monkeypatch, caplog):
-    def without_locks(*args):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", without_locks)
-    for _ in range(2):
-        with locked(tmp_path):
-            pass
-    (message,) = caplog.messages
-    assert str(tmp_path) in message and "No locks available" in message
 
 
 def test_a_run_that_failed_in_its_first_steps_can_be_started_over(finished, tmp_path, capsys):

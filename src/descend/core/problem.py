@@ -81,7 +81,7 @@ class DescentProblem:
             ),
             (
                 target is not None and target.first != first,
-                f"first must be that of the target; got {first}. Leave it out.",
+                f"first must be {target and target.first}, that of the target; got {first}. Leave it out.",
             ),
             (
                 cap_layer is not None and not 0 <= cap_layer <= depth,

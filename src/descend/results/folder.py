@@ -1,5 +1,6 @@
 """Write and lock the files of a run: each file is there as a whole or not at all."""
 
+import errno
 import json
 import os
 import time
@@ -8,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 
@@ -39,14 +40,20 @@ def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterato
         InputError: If another process holds the lock, unless ``wait``.
     """
     path = place / name if place.is_dir() else place.with_name(place.name + name)
-    lock = FileLock(path)
+    lock: BaseFileLock = FileLock(path)
     try:
-        lock.acquire(blocking=wait)
+        try:
+            lock.acquire(blocking=wait)
+        except OSError as error:
+            if error.errno != errno.ENOLCK:
+                raise
+            lock = SoftFileLock(f"{path}-made")  # a network disk without a lock server; `path` was made in vain
+            lock.acquire(blocking=wait)
     except Timeout:
         raise InputError(
             f"{place} is in use by another process; wait for its end or stop it, or choose another place."
         ) from None
-    except OSError as error:  # the folder can't be written, or its disk has no locks
+    except OSError as error:  # the folder can't be written
         error.filename = error.filename or str(path)
         raise
     for left in place.glob(f"{PART}-*"):  # of a process that was killed
