@@ -53,7 +53,7 @@ def test_it_fits_axe_finds_nothing_and_the_answer_comes_first(
             assert "Feasible" in page.locator(".verdict").inner_text()
             unfold(visit)
             assert page.title() == page.locator("h1").inner_text() == TITLE
-            visit.assert_sound()
+            visit.assert_fits()
 
 
 def test_the_colours_of_text_and_curves_follow_dark_mode_and_paper_is_light(visit: Visit) -> None:

@@ -30,12 +30,12 @@ def prompts(tmp_path_factory):
 @pytest.mark.slow
 def test_a_run_is_evaluated_with_all_that_a_classifier_is(language, capsys):
     out, _ = said(capsys, "evaluate", language, "--noise", "0,0.5,1", "--exit")
-    assert re.search(r"Llama-3 constrained on generated instructions: mean token_accuracy", out)
+    assert re.search(r"Llama-3 constrained on generated instructions: token_accuracy [\d.]+ at γ = 0, ", out)
     assert "layers agree with" in out
     found = read_summary(language)
     assert found.metric == "token_accuracy" and len(found.layer_losses[0.5]) == 4
     assert found.groups == 250 < found.samples  # texts are independent, their tokens are not
-    assert len(found.violations) == 3 and found.ratios.by_layer
+    assert len(found.violations) == 3 and found.ratios.histogram
     drafts = found.speculation.layers
     assert [one.layer for one in drafts] == [1, 2] and all(0 <= one.acceptance <= 1 for one in drafts)
     page = (language / "report.html").read_text()

@@ -54,4 +54,8 @@ class Visit:
         assert self.page.locator(strange).count() == 0
         assert [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))] == []
         assert [each["id"] for each in Axe().run(self.page).response["violations"]] == []
+
+    def assert_fits(self) -> None:
+        """Fail on a page that is sound and wider than the screen; names without end may be."""
+        self.assert_sound()
         assert self.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")

@@ -101,8 +101,6 @@ def classifier(**entries) -> dict:
         "ratios": {
             "mean": 0.95,
             "median": 0.9,
-            "quantiles": [0.05, 0.25, 0.5, 0.75, 0.95],
-            "by_layer": [[0.5, 0.8, 0.9, 1.0, 1.4]] * 7,
         },
         "latency": {
             "device": "CPU (<b>), 1 thread",

@@ -404,7 +404,7 @@ def test_the_page_of_a_sweep(swept, browser: Browser):
     assert page.stat().st_size < 1.5e6
     for size in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
         with Visit(browser, page, viewport=size) as visit:
-            visit.assert_sound()
+            visit.assert_fits()
             text, commands = visit.page.inner_text("body"), visit.page.locator("pre").all_inner_texts()
             assert content["rule"] in text
             assert visit.page.locator(".plot svg").count() == 1 + 2 + 3  # of all; of each method by setting and by step

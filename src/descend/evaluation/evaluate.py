@@ -39,11 +39,8 @@ from descend.tasks import Task
 PLAIN_ALPHA = 0.01
 """The α for a model whose training is unknown: does every layer lower the loss at all?"""
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Of the samples' ratios at a layer."""
-
 EDGES = tuple(2 ** (eighth / 8) for eighth in range(-24, 25))
-"""Of their histogram's bins, from 1/8 to 8: below 1 the loss falls."""
+"""Of the histogram of samples' ratios: its bins, from 1/8 to 8: below 1 the loss falls."""
 
 MOST_BLOCKS = 30
 """Blocks of groups by which ``groups.json`` has the losses of all layers: thousands of texts would be millions of
@@ -257,19 +254,16 @@ def _short(values: Tensor) -> list[float]:
 
 
 def ratios(measured: LayerLosses) -> Ratios:
-    """f_l / f_{l−1} over samples and layers, and at each layer 1 … L its quantiles and its histogram.
+    """f_l / f_{l−1} over samples and layers, and at each layer 1 … L its histogram.
 
     A bin holds its lower edge; the first and the last also hold all that lies beyond. What is no number is in none.
     """
     ratios = measured.ratios
     edges = torch.tensor(EDGES[1:-1], dtype=ratios.dtype)
     bins = torch.bucketize(ratios, edges, right=True)
-    quantiles = torch.tensor(QUANTILES, dtype=ratios.dtype)
     return Ratios(
         mean=ratios.mean().item(),
         median=ratios.flatten().quantile(0.5).item() if ratios.numel() < 2**24 else ratios.median().item(),
-        quantiles=list(QUANTILES),
-        by_layer=ratios.quantile(quantiles, dim=0).T.tolist(),
         histogram=Histogram(
             edges=list(EDGES),
             counts=[

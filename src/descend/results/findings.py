@@ -60,12 +60,10 @@ class Histogram(Part):
 
 
 class Ratios(Part):
-    """How f_l / f_{l−1} spreads over samples: over all layers, and its ``quantiles`` at each layer 1 … L."""
+    """How f_l / f_{l−1} spreads over samples and layers."""
 
     mean: float | None = None
     median: float | None = None
-    quantiles: list[float] = []
-    by_layer: list[list[Number]] = []
     histogram: Histogram | None = None
 
 

@@ -182,7 +182,7 @@ class Summary(Verdict, Provenance, File):
     @model_validator(mode="after")
     def _entries_fit(self) -> Self:
         """Entries that belong together have the same lengths, so that no reader need ask."""
-        latency, validation, ratios = self.latency, self.validation, self.ratios
+        latency, validation = self.latency, self.validation
         by_level = {
             "layer_losses": self.layer_losses,
             "layer_metrics": self.layer_metrics,
@@ -204,8 +204,6 @@ class Summary(Verdict, Provenance, File):
         of_constraints = ("violations", "violation_intervals", "bounds", "certified")
         by_constraint = {name: getattr(self, name) for name in of_constraints}
         wrong += [(name, len(row)) for name, row in by_constraint.items() if len(row) not in (0, depth)]
-        if ratios.by_layer and [len(row) for row in ratios.by_layer] != [max(len(ratios.quantiles), 2)] * depth:
-            wrong.append(("ratios", len(ratios.by_layer)))
         refuse(
             (
                 not self.noise or len(self.noise) != len(self.values),
