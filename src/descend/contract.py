@@ -87,10 +87,10 @@ def check_data(
 ) -> None:
     """Check samples, and run a user-defined model or task on two of them.
 
-    The model is left as it was. If both model and task are this package's, they are known
-    to fit, and no more than the groups of two samples is looked at, if these are not made when they are fetched.
-    Streams, which can't be read twice, are not looked at. What the collator makes of a sample counts: it may add
-    labels, make tokens of a text, or cut a long one.
+    The model is left as it was. If both model and task are this package's, they are known to fit, and no more than the
+    groups of two samples is looked at, if these are not made when they are fetched. Streams, which can't be read twice,
+    are not looked at. What the collator makes of a sample counts: it may add labels, make tokens of a text, or cut a
+    long one.
 
     Args:
         model: The model.

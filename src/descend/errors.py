@@ -68,10 +68,10 @@ def refuse(*rules: tuple[bool, str]) -> None:
 
 @contextmanager
 def refusing(what: str, remedy: str = "", passing: type[Exception] = InputError) -> Iterator[None]:
-    """Refuse input for whatever a library raises inside the ``with`` block.
+    """Turn any exception inside the ``with`` block into an `InputError`.
 
     Args:
-        what: What can't be used, the beginning of a sentence that ends with the library's message.
+        what: What can't be used, the beginning of a sentence that ends with the message of the error.
         remedy: What to do, another sentence.
         passing: Errors that are raised as they are, because their message is whole.
 

@@ -48,6 +48,17 @@ METHODS: dict[str, set[str]] = {
 """Name → settings that no other method uses. `descend.training.methods` has a class for each."""
 
 
+WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
+WITH_ALPHA = {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05}
+"""What settings that are None stand for, see `descend.training.config.DescentArguments.resolved`."""
+
+
+def _usual(name: str) -> str:
+    """Both values of a setting that is None, for its help."""
+    plain, with_alpha = (str(table[name]).removesuffix(".0") for table in (WITHOUT_ALPHA, WITH_ALPHA))
+    return f"{plain}; {with_alpha} with α"
+
+
 class Allowed(NamedTuple):
     """The range of a setting.
 
@@ -188,7 +199,7 @@ class DescentSettings:
 
     method: str = setting("constrained", "how", ("constrained", *(name for name in METHODS if name != "constrained")))
     preset: str | None = setting(None, "our reading of the paper's settings [our own]", ("paper",))
-    strength: Share | None = setting(None, "share of the descent that early layers do [0.2]")
+    strength: Share | None = setting(None, f"share of the descent that early layers do [{WITHOUT_ALPHA['strength']}]")
     alpha: list[float] | str | float | None = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
     alpha_decay: Factor = setting(1.0, "with α: its factor from layer to layer")
     cap: float | None = setting(None, "with α: bound on the chain's first loss [none]")
@@ -197,12 +208,14 @@ class DescentSettings:
     form: Literal["difference", "ratio"] = setting("difference", "with α: kind of constraint")
     stop_gradient: bool = setting(True, "no gradient through a constraint's bound")
     dual_lr: float | None = setting(None, "learning rate of λ [0.03; price: 500 a run]")
-    dual_optimizer: str | None = setting(None, "of λ [price; adam with α]", ("sgd", "adam", "nupi", "price"))
+    dual_optimizer: str | None = setting(None, f"of λ [{_usual('dual_optimizer')}]", ("sgd", "adam", "nupi", "price"))
     dual_optim_args: Options | None = setting(None, "its further arguments, in JSON [none]")
     dual_every: int | str | None = setting(1, "primal steps to a dual step, or: epoch")
-    dual_warmup_steps: NotNegative | None = setting(None, "steps or share before λ moves [0; 0.1 with α]")
+    dual_warmup_steps: NotNegative | None = setting(
+        None, f"steps or share before λ moves [{_usual('dual_warmup_steps')}]"
+    )
     dual_warmup_epochs: NotNegative | None = setting(None, "the same in epochs [as in steps]")
-    resilience: float | None = setting(None, "ρ, price of slack; 0: none [0; 0.05 with α]")
+    resilience: float | None = setting(None, f"ρ, price of slack; 0: none [{_usual('resilience')}]")
     slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
     slack_lr: Positive | None = setting(None, "rate of explicit slack [0.1 ρ]")
     slack_optimizer: str | None = setting(None, "of explicit slack [sgd]", ("sgd", "adam", "nupi"))

@@ -181,8 +181,9 @@ class Trial:
         if self.noise:
             with collecting(self.problems):
                 self._check_embedding(calls, mask)
-        count, expected = len(predictions), self.model.depth + 1
-        refuse((count != expected, f"expected depth + 1 = {expected} predictions; got {count}."))
+        expected = self.model.depth + 1
+        if len(predictions) != expected:
+            raise InputError(f"expected depth + 1 = {expected} predictions; got {len(predictions)}.")
         return predictions[-1]
 
     def _check_embedding(self, calls: list[Any], mask: Tensor | None) -> None:

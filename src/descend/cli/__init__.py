@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _how_to_go_on(name: str, words: Sequence[str]) -> str:
-    """A sentence with the command that goes on where this one was interrupted; empty if none does."""
+    """A sentence with the command that resumes this one; empty if none does."""
     if name == "train":
         words = [*(word for word in words if word != "--resume"), "--resume"]
     elif name != "sweep" and (name != "complete" or any(word.startswith("--compare") for word in words)):

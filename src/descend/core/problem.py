@@ -60,8 +60,8 @@ class DescentProblem:
         target: Target | None = None,
         cap_layer: int | None = None,
     ):
-        if first is None:
-            first = 0 if target is None else target.first
+        usual = 0 if target is None else target.first
+        first = usual if first is None else first
         of_alpha = alpha is not None or cap is not None or form != "difference"
         refuse(
             (depth < 1, f"depth must be at least 1, the number of layers; got {depth}."),
@@ -80,8 +80,8 @@ class DescentProblem:
                 "expected alpha for the bounds of a StepTarget; got the target. Give alpha and cap.",
             ),
             (
-                target is not None and target.first != first,
-                f"first must be {target and target.first}, that of the target; got {first}. Leave it out.",
+                target is not None and first != usual,
+                f"first must be {usual}, that of the target; got {first}. Leave it out.",
             ),
             (
                 cap_layer is not None and not 0 <= cap_layer <= depth,

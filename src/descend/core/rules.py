@@ -58,7 +58,8 @@ class NuPI(Rule):
         nu: float = 0.0,
         maximize: bool = False,
     ):
-        refuse((not 0 <= nu < 1, f"nu, the smoothing of nuPI, must lie in [0, 1); got {nu}."))
+        if not 0 <= nu < 1:
+            raise InputError(f"nu, the smoothing of nuPI, must lie in [0, 1); got {nu}.")
         super().__init__(params, {"lr": lr, "kp": kp, "ki": ki, "nu": nu, "maximize": maximize})
 
     def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:

@@ -138,8 +138,10 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     for evaluator in evaluators:
         results |= evaluator(subject, levels)
     if "validation" in results:
-        same = few(subject.data, results["validation"].samples)  # what is taken of these data to choose K
-        if results["validation"].fingerprint == survey(subject.task, subject.batches.loader(same))[0]:
+        count, same = results["validation"].samples, fingerprint
+        if count < len(subject.data):  # were these the data, as many of them would have been taken
+            same, _ = survey(subject.task, subject.batches.loader(few(subject.data, count)))
+        if results["validation"].fingerprint == same:
             del results["validation"]  # no K is tested on the samples that chose it
     results["layers_needed"], results["kept"] = layers_needed(
         results["by_group"],

@@ -54,8 +54,10 @@ def device_name(device: torch.device) -> str:
     """The device in words, such as ``NVIDIA H100`` or ``CPU (x86_64), 1 thread``."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
     threads = torch.get_num_threads()
-    return f"{device.type.upper()} ({platform.machine() or 'unknown'}), {threads} thread{'s' * (threads > 1)}"
+    return f"CPU ({platform.machine() or 'unknown'}), {threads} thread{'s' * (threads > 1)}"
 
 
 def _by_blocks(model: LayeredModel, blocks: list[nn.Module], inputs: Any, device: torch.device) -> list[float]:

@@ -39,24 +39,24 @@ def check_family(config: Any, families: Mapping[str, Any]) -> None:
         families: ``config.model_type`` → the model family.
     """
     kind = config.model_type
-    unreadable = {
-        "it has an encoder and a decoder, whose layers form no chain from one input embedding to one head": getattr(
-            config, "is_encoder_decoder", False
-        ),
-        "every block reads an embedding of its own beside the hidden states, which noise on the input can't reach": (
-            getattr(getattr(config, "text_config", config), "hidden_size_per_layer_input", 0)
-        ),
-        "its own loss has a term that balances the experts, which layers do not have. To train without it set "
-        "config.output_router_logits = False, or for DescentSFTTrainer router_aux_loss_coef=0": getattr(
-            config, "output_router_logits", False
-        ),
-        "its blocks shorten the text, so one head can't read every layer": kind == "funnel",
-    }
+    unreadable = f"the layers of {kind!r} can't be read by its head:"
     refuse(
-        *(
-            (bool(broken), f"the layers of {kind!r} can't be read by its head: {why}.")
-            for why, broken in unreadable.items()
+        (
+            getattr(config, "is_encoder_decoder", False),
+            f"{unreadable} it has an encoder and a decoder, whose layers form no chain from one input embedding to one "
+            "head.",
         ),
+        (
+            bool(getattr(getattr(config, "text_config", config), "hidden_size_per_layer_input", 0)),
+            f"{unreadable} every block reads an embedding of its own beside the hidden states, which noise on the "
+            "input can't reach.",
+        ),
+        (
+            getattr(config, "output_router_logits", False),
+            f"{unreadable} its loss has a term that balances the experts, which layers do not have. To train without "
+            "it set config.output_router_logits = False, or for DescentSFTTrainer router_aux_loss_coef=0.",
+        ),
+        (kind == "funnel", f"{unreadable} its blocks shorten the text, so one head can't read every layer."),
         (
             kind not in families,
             f"model_type must be one of {', '.join(families)}; got {kind!r}. To add a family, give its table FAMILIES "

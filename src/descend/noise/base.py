@@ -23,7 +23,7 @@ class Noise:
     all models and levels see the same draw, in any batch, see `SampleDraws`.
 
     A subclass defines `draw`, a draw that does not depend on the level, so that it is made once for all levels, and if
-    it is not additive `applied`. It may have parameters of its own, which `at` keeps.
+    it is not additive `applied`. It may have further parameters, which `at` keeps.
 
     Args:
         level: γ ≥ 0.

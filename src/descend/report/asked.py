@@ -7,7 +7,7 @@ from descend.report.runs import Arm, Group, RunView, by_run
 from descend.report.tables import Cell, Row, Table, number
 from descend.results import ENOUGH_GROUPS, STATUSES, Status
 
-_LESS = "ask for less by a lower --strength or --alpha, which Python calls strength and alpha"
+_LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
 _MEND = (
     f"Train longer, or if only deep layers break for fewer steps: then the model overfits. Or {_LESS}. If the run’s "
     "folder holds best_feasible, that model met the constraints: evaluate it with --model best_feasible, in Python by "

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import JsonValue
 
-from descend.errors import refuse
+from descend.errors import InputError, refuse
 from descend.results.base import CONFIG_FILE, File
 
 MODELS = ("model", "best_feasible")
@@ -95,14 +95,11 @@ def check_model(run: Path, model: str) -> None:
     """
     files = ("config.json", "adapter_config.json")
     held = [name for name in MODELS if any((run / name / file).is_file() for file in files)]
-    has = " and ".join(held) or "none yet"
-    refuse(
-        (
-            model not in held,
-            f"{run} has no model named {model!r}; its models: {has}. If it lacks one, finish the run first: the "
-            "same descend train with --resume.",
+    if model not in held:
+        raise InputError(
+            f"{run} has no model named {model!r}; its models: {' and '.join(held) or 'none yet'}. If it lacks one, "
+            "finish the run first: the same descend train with --resume."
         )
-    )
 
 
 def check_language_run(run: Path, model: str, layer: int | None = None) -> None:

@@ -221,11 +221,10 @@ class Summary(Verdict, Provenance, File):
                 not 1 <= depth <= MOST_LAYERS,
                 f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}",
             ),
-            *(
-                (True, f"{name} must have one entry per layer, of {depth} layers; got {length}")
-                for name, length in wrong[:1]
-            ),
         )
+        if wrong:
+            name, length = wrong[0]
+            raise ValueError(f"{name} must have one entry per layer, of {depth} layers; got {length}")
         return self
 
     @property

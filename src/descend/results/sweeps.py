@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from descend.errors import refuse
 from descend.results import File, Number, Part
 
 SWEEP_FILE = "sweep.json"
@@ -22,12 +21,8 @@ class Searched(Part):
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         known = self.choices or {"low", "high"} <= self.model_fields_set
-        refuse(
-            (
-                not known or not -math.inf < self.low <= self.high < math.inf or (self.log and self.low <= 0),
-                f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}",
-            )
-        )
+        if not known or not -math.inf < self.low <= self.high < math.inf or (self.log and self.low <= 0):
+            raise ValueError(f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}")
         return self
 
     def place(self, value: float) -> float:
@@ -45,7 +40,8 @@ class TrialCurve(Part):
     @model_validator(mode="after")
     def _as_many(self) -> Self:
         steps, values = len(self.steps), len(self.values)
-        refuse((steps != values, f"expected one value per step; got {steps} steps and {values} values"))
+        if steps != values:
+            raise ValueError(f"expected one value per step; got {steps} steps and {values} values")
         return self
 
 

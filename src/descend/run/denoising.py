@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from descend.errors import InputError, refuse
+from descend.errors import InputError
 from descend.inference import DescentDenoiser
 from descend.progress import progress
 from descend.results import MODELS
@@ -45,12 +45,8 @@ def denoise(
     """
     refuse_full(out)
     alone = not (run / model).is_dir()  # as an export is
-    refuse(
-        (
-            alone and model != MODELS[0],
-            f"{run} has no model {model!r}; an export is one model. Leave out --model, or give the run.",
-        ),
-    )
+    if alone and model != MODELS[0]:
+        raise InputError(f"{run} has no model {model!r}; an export is one model. Leave out --model, or give the run.")
     clips = find_clips(data, None)
     if same := [name for name, count in Counter(clip.name for clip in clips).items() if count > 1]:
         raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")

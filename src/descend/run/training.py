@@ -116,12 +116,13 @@ def _train(
         old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (earlier, config))
         if changed := differences(old, new, _OF_LENGTH):
             raise InputError(f"{out} was made with other settings: {changed}. Give the same command to resume.")
+    made = main and not out.exists()
     try:
         trainer = setup.trainer([stop, *callbacks])
         args.warmup(*_steps(args, len(trainer.train_dataset)))  # type: ignore[arg-type]  # TRL may have packed them
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
-        if main:
-            with suppress(OSError):  # it was made by the trainer, unless it holds something
+        if made:  # by the trainer
+            with suppress(OSError):
                 out.rmdir()
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.errno):
             raise

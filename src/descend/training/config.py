@@ -15,7 +15,7 @@ from descend.core.targets import step_numbers
 from descend.errors import InputError, refuse
 from descend.models.loading import MOST_LAYERS
 from descend.reading import refuse_file
-from descend.settings import DescentSettings, check, read_alpha, settings_of_others
+from descend.settings import WITH_ALPHA, WITHOUT_ALPHA, DescentSettings, check, read_alpha, settings_of_others
 from descend.training.methods import CLASSES
 from descend.training.preset import paper
 
@@ -87,10 +87,6 @@ PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer"
 
 FILLED = ("strength", "dual_optim_args")
 """Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
-
-WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
-WITH_ALPHA = {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05}
-"""What settings that are None stand for, see `DescentArguments.resolved`; their help says the same."""
 
 
 @dataclass

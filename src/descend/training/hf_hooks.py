@@ -149,18 +149,25 @@ class TrainerHooks(Saving):
             )
         accelerator: Any = self.accelerator
         plugin = accelerator.state.dynamo_plugin
-        if plugin.backend != DynamoBackend.NO and not plugin.use_regional_compilation:
+        compiles = plugin.backend != DynamoBackend.NO and not plugin.use_regional_compilation
+        if compiles:
             self.args.check_compilable()
             self.objective.compile(**plugin.to_kwargs())
-            # Keep Accelerate from compiling the whole objective, whose weights change at every step.
-            plugin.backend = DynamoBackend.NO
 
-        def around(each: Any) -> Any:
-            return self.objective if each is self.model else each
+        def around(prepare: Callable[..., Any]) -> Callable[..., Any]:
+            """Prepare the objective in place of the model, and not compiled as a whole: its weights change."""
 
-        prepare, prepare_model = accelerator.prepare, accelerator.prepare_model
-        accelerator.prepare = lambda *objects, **options: prepare(*map(around, objects), **options)
-        accelerator.prepare_model = lambda model, **options: prepare_model(around(model), **options)
+            def prepared(*objects: Any, **options: Any) -> Any:
+                backend = plugin.backend
+                plugin.backend = DynamoBackend.NO if compiles else backend
+                try:
+                    return prepare(*(self.objective if each is self.model else each for each in objects), **options)
+                finally:
+                    plugin.backend = backend
+
+            return prepared
+
+        accelerator.prepare, accelerator.prepare_model = around(accelerator.prepare), around(accelerator.prepare_model)
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: DataLoader | None = None) -> Any:
         if not training:
