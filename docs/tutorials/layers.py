@@ -16,47 +16,31 @@ This page trains a pretrained model. It has figures where the site was built wit
 # chosen on validation texts, and tested on 300 test texts. The lines are those that ``descend evaluate`` prints.
 
 import os
+import shlex
 
 from descend.cli import main
 
-model, data = f"{os.environ['DESCEND_PRETRAINED']}/minilm", f"{os.environ['DESCEND_DATA']}/imdb"
-main(
-    [
-        "evaluate",
-        model,
-        "--layers",
-        "--data",
-        data,
-        "--most",
-        "300",
-        "--max-length",
-        "64",
-        "--out",
-        "runs/layers/as_it_is",
-    ]
-)
+
+def descend(line):
+    """Do what ``descend LINE`` does in a shell."""
+    main(shlex.split(line))
+
+
+model, data = f"'{os.environ['DESCEND_PRETRAINED']}/minilm'", f"'{os.environ['DESCEND_DATA']}/imdb'"
+descend(f"evaluate {model} --layers --data {data} --limit 300 --max-length 64 --out runs/layers/as_it_is")
 
 # %%
 # Fine-tuned, plainly and so that fewer suffice
 # ---------------------------------------------
-# ``probe`` is plain training: the model learns by its last layer, and readouts beside it learn to read the others.
-# ``linear`` lets the model hear all layers, layer l with the weight l/L. Both get an own readout for each layer.
+# ``--method erm`` is plain training, which asks the last layer alone. Without it ``train text`` trains all layers, each
+# with a readout of its own. The runs are short so that this page is built in minutes.
 
-words = ["--model", model, "--data", data, "--pooling", "mean", "--max-length", "64"]
-words += [
-    "--max-steps",
-    "100",
-    "--per-device-train-batch-size",
-    "16",
-    "--learning-rate",
-    "1e-4",
-    "--noise",
-    "0",
-    "--quiet",
-]
-for method in ("probe", "linear"):
-    main(["train", "text", *words, "--method", method, "--out", f"runs/layers/{method}"])
-    main(["evaluate", f"runs/layers/{method}", "--noise", "0"])
+words = f"--model {model} --data {data} --pooling mean --max-length 64 --noise 0 --quiet"
+words += " --max-steps 100 --per-device-train-batch-size 16 --learning-rate 1e-4"
+descend(f"train text {words} --method erm --out runs/layers/plain")
+descend(f"train text {words} --out runs/layers/fewer")
+descend("evaluate runs/layers/plain --noise 0")
+descend("evaluate runs/layers/fewer --noise 0 --baseline runs/layers/plain")
 
 # %%
 # Compare, and keep the layers that suffice
@@ -64,19 +48,8 @@ for method in ("probe", "linear"):
 # Both are held to the full depth of plain training. ``export --layers auto`` writes the first K layers as a model that
 # Transformers loads; its head reads the mean of the tokens, so ``import descend.models`` comes before.
 
-main(["compare", "runs/layers/probe", "runs/layers/linear", "--out", "runs/layers/page"])
-main(
-    [
-        "export",
-        "runs/layers/linear",
-        "--layers",
-        "auto",
-        "--baseline",
-        "runs/layers/probe",
-        "--out",
-        "runs/layers/first",
-    ]
-)
+descend("compare runs/layers/plain runs/layers/fewer --out runs/layers/page")
+descend("export runs/layers/fewer --layers auto --baseline runs/layers/plain --out runs/layers/first")
 
 # %%
 # What next

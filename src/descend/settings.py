@@ -727,10 +727,10 @@ def check_method(settings: Mapping[str, Any]) -> None:
         InputError: If one belongs to another method.
     """
     chosen = settings.get("method", "constrained")
+    given = f"; the method is {chosen}" if "method" in settings else ""
     for method, names in METHODS.items():
         if method != chosen and (strange := sorted(names & settings.keys())):
             flags = ", ".join(map(flag_of, strange))
             raise InputError(
-                f"{flags}: a setting of the method {method}; the method is {chosen}. Leave it out, or choose --method "
-                f"{method}."
+                f"{flags}: a setting of the method {method}{given}. Leave it out, or choose --method {method}."
             )

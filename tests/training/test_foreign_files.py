@@ -38,9 +38,10 @@ IN_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize("name", IN_THE_WAY)
-@pytest.mark.parametrize("work", ["train", "evaluate"])
-def test_what_would_be_replaced_is_refused_before_any_work(tmp_path, name, work):
+@pytest.mark.parametrize(
+    ("work", "name"), [*(("train", name) for name in IN_THE_WAY), *(("evaluate", name) for name in [*IN_THE_WAY][:2])]
+)
+def test_what_would_be_replaced_is_refused_before_any_work(tmp_path, work, name):
     put(tmp_path, IN_THE_WAY[name])
     before = whole(tmp_path)
     with pytest.raises(InputError, match=f"holds {name}, .* did not write.* Choose another output_dir, or move it"):
@@ -136,3 +137,9 @@ def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path, capsys):
     assert train(tmp_path / "run", "--resume", steps=4) == 2
     assert "holds model/my_notes.txt, which Descend may replace" in capsys.readouterr().err
     assert (tmp_path / "run" / "model" / "my_notes.txt").read_text() == "mine"
+
+
+def test_an_evaluation_works_beside_another_trainers_checkpoint(tmp_path):
+    put(tmp_path, PLAIN)
+    assert "eval_loss" in trainer(tmp_path).evaluate()
+    assert whole(tmp_path).keys() == {*PLAIN, "records.jsonl"}

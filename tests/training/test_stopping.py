@@ -103,3 +103,12 @@ def test_the_best_model_that_was_saved_is_loaded_where_a_better_one_was_not(tmp_
     assert (ours.state.best_metric, ours.state.best_model_checkpoint) == (2.0, str(tmp_path / "checkpoint-2"))
     kept = nn.utils.parameters_to_vector(UT.from_pretrained(tmp_path / "checkpoint-2").parameters())
     assert torch.equal(nn.utils.parameters_to_vector(ours.objective.model.parameters()), kept)
+
+
+def test_the_verdict_is_that_of_the_model_that_was_loaded(tmp_path, monkeypatch):
+    """Layer 1 holds in the best model, layer 2 alone in the last one."""
+    scripted(monkeypatch, [(9, 4, 3), (9, 9, 5)])
+    ours = trained(tmp_path, alpha="0.2", metric_for_best_model="loss", max_steps=2, load_best_model_at_end=True)
+    assert ours.state.best_global_step == 1
+    assert ours.verdict.feasible and ours.evaluate(ours.eval_dataset)["eval_feasible"] == 0
+    assert not ours.verdict.feasible

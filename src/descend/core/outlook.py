@@ -59,8 +59,8 @@ class Outlook:
         return {"warned": sorted(self._warned), "reports": list(self._reports)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of `state_dict`; reports of an earlier version are left out."""
-        self._warned, self._reports = set(state["warned"]), list(state.get("reports", ()))
+        """Restore the state of `state_dict`."""
+        self._warned, self._reports = set(state["warned"]), list(state["reports"])
 
     def _faults(self) -> Iterator[tuple[int, str]]:
         """The warnings that are due, by key."""

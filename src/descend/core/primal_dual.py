@@ -85,7 +85,7 @@ class PrimalDual:
         refuse(
             (
                 every != "epoch" and not (type(every) is int and every >= 1),
-                f"every must be a number of steps, at least 1, or 'epoch'; got {every!r}.",
+                f"every (--dual-every) must be a number of steps, at least 1, or 'epoch'; got {every!r}.",
             ),
             (
                 not (type(warmup) is int and warmup >= 0),
@@ -257,13 +257,17 @@ class PrimalDual:
         Raises:
             InputError: If it is that of other constraints, or another optimizer or kind of slack; nothing is changed.
         """
-        saved, here = torch.as_tensor(state["in_force"], device="cpu"), self.problem.in_force
+        lacks = sorted(self.state_dict().keys() - state.keys())
         refuse(
             (
-                state["kind"] != self._kind,
-                f"the saved state is that of {state['kind']}; this run has {self._kind}. Resume with the settings of "
-                "the run that saved it.",
+                state.get("kind", self._kind) != self._kind,
+                f"the saved state is that of {state.get('kind')}; this run has {self._kind}. Resume with the settings "
+                "of the run that saved it.",
             ),
+            (bool(lacks), f"expected a state of PrimalDual; got one that lacks {', '.join(lacks)}."),
+        )
+        saved, here = torch.as_tensor(state["in_force"], device="cpu"), self.problem.in_force
+        refuse(
             (
                 not torch.equal(saved, here),
                 f"the saved multipliers constrain {saved.nonzero().flatten().tolist()} of {len(saved) - 1} layers (0 "

@@ -125,8 +125,9 @@ class DescentProblem:
             reference: The losses from which the target computes its coefficients; by default ``losses``.
 
         Raises:
-            InputError: If ``losses`` has another shape, or the target can't bound a negative loss. Only α in the
-                difference form can; training and verdicts refuse negative losses in any form.
+            InputError: If ``losses`` has another shape, or the target can't bound such a loss: α in the ratio form
+                none of 0 or less, a target other than α none below 0. Training and verdicts refuse negative losses in
+                any form.
         """
         self._check(losses)
         if self.constrained:

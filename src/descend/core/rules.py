@@ -143,7 +143,12 @@ def rule(values: Tensor, name: str, lr: float, options: Mapping[str, Any], *, ma
     for option, value in options.items():
         if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
             raise InputError(f"{option} of the dual optimizer must be a number; got {value!r}.")
+    tried = torch.zeros_like(values)
+    tried.grad = torch.zeros_like(values)
     try:
-        return RULES[name]([values], lr=lr, maximize=maximize, **options)
-    except (TypeError, ValueError, IndexError) as error:
+        made, trial = (RULES[name]([each], lr=lr, maximize=maximize, **options) for each in (values, tried))
+        trial.param_groups[0]["horizon"] = 1  # which a price must know before a step
+        trial.step()
+    except (TypeError, ValueError, IndexError, RuntimeError, AssertionError) as error:
         raise InputError(f"the dual optimizer {name!r} does not take these options: {error}") from None
+    return made

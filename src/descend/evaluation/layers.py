@@ -185,7 +185,7 @@ def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> flo
     mask: Tensor | None = None
 
     def add(module: Any, args: Any, embedded: Tensor) -> None:
-        values = (embedded if mask is None else embedded[mask]).double().cpu()
+        values = (embedded if mask is None else embedded[mask]).cpu().double()
         sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
 
     with embedding.register_forward_hook(add), evaluating(model):

@@ -167,7 +167,7 @@ def _features(
             noisy = noise.on(classifier, mask=task.mask(batch), indices=numbers) if noise else nullcontext()
             with noisy:
                 states = [classifier.pooled(hidden, looks) for hidden in classifier.layer_outputs(inputs)]
-                pooled.append(torch.stack(states).double().cpu())
+                pooled.append(torch.stack(states).cpu().double())
             bar.update(len(targets[-1]))
     return torch.cat(pooled, 1), torch.cat(targets)
 

@@ -221,10 +221,8 @@ class DUST(UnrolledModel):
     def energies(self, inputs: Tensor) -> Tensor:
         """F(h_0) … F(h_L), (L+1, B), of noisy patches (B, T, N, P): `energy` on average over patch positions."""
         noisy = self._sequences(inputs)
-        energies = []
-        for layer, (hidden, _) in enumerate(self._layers(noisy)):
-            energies.append(self.energy(hidden, noisy, self._dictionary_of(layer)).mean(1))
-        return torch.stack(energies)
+        states = enumerate(self._layers(noisy))
+        return torch.stack([self.energy(h, noisy, self._dictionary_of(layer)).mean(1) for layer, (h, _) in states])
 
     def energy(self, hidden: Tensor, noisy: Tensor, dictionary: Tensor) -> Tensor:
         """F(H), eq. (74) less the norm term of its attention energy, shape (…).

@@ -69,9 +69,7 @@ def check_savable(module: nn.Module, tokenizer: Any = None) -> None:
 def tied_names(module: nn.Module) -> set[str]:
     """The names in a state dict of tensors that an earlier name in it already has."""
     tensors = module.state_dict(keep_vars=True)
-    first: dict[int, str] = {}
-    for name, value in tensors.items():
-        first.setdefault(id(value), name)
+    first = {id(value): name for name, value in reversed(tensors.items())}
     return {*tensors} - {*first.values()}
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -45,8 +46,8 @@ class Noise:
 
     def _set(self, level: float, sigma: float | None, seed: int) -> None:
         """Check and set the values that `at` changes, with a new generator."""
-        if isinstance(level, bool) or not 0 <= level < math.inf:
-            raise InputError(f"noise must be a level γ of at least 0, and finite; got {level}.")
+        if isinstance(level, bool) or not isinstance(level, Real) or not 0 <= level < math.inf:
+            raise InputError(f"noise must be a level γ of at least 0, and finite; got {level!r}.")
         self.level, self.sigma, self.seed = level, sigma, seed
         self._draws = Draws(Stream.NOISE, seed)
 
@@ -61,21 +62,11 @@ class Noise:
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A draw for x of the shape, type and device of ``like``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define draw, which training and evaluation call.")
 
     def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
         """x̃ for a draw, which is left as it is: x + std · draw."""
         return drawn.mul(std).add_(clean)
-
-    def corrupt(self, clean: Tensor, std: Tensor | float, generator: torch.Generator) -> Tensor:
-        """x̃ for a new draw, of x's shape.
-
-        Args:
-            clean: x, shape (…, H).
-            std: The noise's standard deviation.
-            generator: The generator to draw from, on x's device.
-        """
-        return self.applied(clean, self.draw(clean, generator), std)
 
     def at(self, level: float, seed: int | None = None, sigma: float | None = None) -> Self:
         """The same kind of noise at another level, with a new generator; seed and σ_x as here unless given."""
@@ -110,7 +101,7 @@ class Noise:
         places = None if keep is None else keep.reshape(*keep.shape, *(1 for _ in range(clean.dim() - keep.dim())))
         if indices is None:
             std = self.std(_std(clean.detach(), places)) if self.sigma is None else self.std(self.sigma)
-            noisy = self.corrupt(clean, std, self._draws.generator(clean.device))
+            noisy = self.applied(clean, self.draw(clean, self._draws.generator(clean.device)), std)
         else:
             draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
             noisy = draws.corrupted(self, clean, keep)

@@ -68,7 +68,8 @@ def denoise(
                 given = clean
                 if shaken is not None:
                     std = shaken.std(shaken.sigma or 0.0)
-                    given = shaken.corrupt(torch.from_numpy(clean) / 255, std, draws).numpy()
+                    pixels = torch.from_numpy(clean) / 255
+                    given = shaken.applied(pixels, shaken.draw(pixels, draws), std).numpy()
                 denoised = denoiser.denoise(given, layer)
                 _save(folder, "", denoised, first)
                 if shaken is not None:

@@ -25,7 +25,7 @@ from descend.models.modules import tied_names
 from descend.results import PART, of_disk
 from descend.results.ownership import atomic_folder, is_checkpoint
 from descend.seeds import Stream, generator_of
-from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, seal, write_state
+from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, seal, step_of, write_state
 from descend.training.saving import Saving
 
 logger = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ class TrainerHooks(Saving):
         try:
             return super()._finalize_training(*given)
         finally:
-            self.args.save_total_limit = limit  # `rotate` keeps to it
+            self.args.save_total_limit = limit  # `rotate` has kept to it, and to the newest
 
     def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the model's device."""
@@ -397,12 +397,13 @@ class TrainerHooks(Saving):
         return super()._determine_best_metric(metrics, trial)
 
     def _load_best_model(self) -> None:
-        """Load the best model, and the multipliers of its checkpoint."""
+        """Load the best model, with its verdict and the multipliers of its checkpoint."""
         self._forget_damaged_best("The last model is used instead.")
         best = self.state.best_model_checkpoint
         if best is not None:
             self._load_from_checkpoint(best)
             self.dual.load_state_dict(self._run_state_of(best)["dual"])
+            self.verdict = self._verdicts.get(step_of(Path(best)))
 
     def _forget_damaged_best(self, instead: str) -> None:
         """Rename a best checkpoint that is damaged or missing, and warn; the run goes on."""

@@ -177,7 +177,7 @@ class Measuring(TrainerHooks):
         Raises:
             InputError: If there are no samples, or a layer's mean loss on them is negative.
         """
-        is_own = eval_dataset is None
+        is_own = eval_dataset is None or eval_dataset is self.eval_dataset
         if is_own and not self.is_in_train:
             self.refuse_foreign_files()
         if isinstance(eval_dataset, str):
@@ -227,7 +227,7 @@ class Measuring(TrainerHooks):
                     noise=self._level,
                 )
         if is_own:  # the card calls it that of the evaluation data
-            self.verdict = max(verdicts, key=lambda each: each.worst)
+            self.verdict = self._verdicts[self.state.global_step] = max(verdicts, key=lambda each: each.worst)
             if all(each.feasible for each in verdicts):
                 self._keep_best_feasible(sum(losses) / len(losses), divisor)
         self.chooses = is_own and metric_key_prefix == "eval"

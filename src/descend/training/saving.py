@@ -19,7 +19,7 @@ from descend.core import LossSums, Outlook, PrimalDual
 from descend.errors import InputError
 from descend.models.modules import save_module
 from descend.objective import Objective
-from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained, verdict_sentence
+from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained, Verdict, verdict_sentence
 from descend.results.card import card_of_model, edited_card, hub_name, put_card, without_adapters, write_card
 from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign, remove
 from descend.results.records import Records
@@ -69,6 +69,8 @@ class Saving(Trainer):
 
     def _over_ranks(self, local: Tensor) -> Tensor:
         """A tensor summed over the ranks, on the host."""
+        if self.args.world_size == 1:
+            return local.cpu()
         return self.accelerator.reduce(local.to(self.args.device)).cpu()
 
     def _broken(self) -> bool:
@@ -86,11 +88,12 @@ class Saving(Trainer):
 
     # --- the folder
 
-    def refuse_foreign_files(self, checkpoint: str | None = None) -> None:
+    def refuse_foreign_files(self, checkpoint: str | None = None, *, trains: bool = False) -> None:
         """Raise an error on all ranks if the folder holds files that this run would replace and Descend did not write.
 
         Args:
             checkpoint: The checkpoint that training resumes from; None for a run from the start.
+            trains: Whether checkpoints would be replaced too.
         """
         folder = self.args.folder
 
@@ -100,7 +103,7 @@ class Saving(Trainer):
                 step = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())["global_step"]
             elif self.method.asks:
                 paths.append(folder / FEASIBLE_FOLDER)
-            if self.args.save_strategy != SaveStrategy.NO:
+            if trains and self.args.save_strategy != SaveStrategy.NO:
                 paths += [path for path in any_checkpoints(folder) if step_of(path) > step]
             try:
                 refuse_foreign(paths, "another output_dir")
@@ -217,6 +220,7 @@ class Saving(Trainer):
         self.logged = LossSums(depth, self.other_sums)  # of all logs so far, over all ranks
         self.sums.clear()
         self._best = math.inf  # the lowest loss of a feasible model
+        self._verdicts: dict[int, Verdict] = {}  # by step, of this process's evaluations
         self._best_meets = False  # whether the best model so far is feasible
         self.temperature = 1.0  # by which `calibrate` has divided a classifier's logits
         self.summary: Summary | None = None  # set by `descend.evaluate`, for the model card

@@ -40,6 +40,11 @@ class DescentSFTConfig(SFTSettings, DescentArguments, SFTConfig):
     @classmethod
     def of(cls, args: TrainingArguments | None) -> Self:
         """Convert arguments to this class; those of Transformers get TRL's defaults for the rest."""
+        if isinstance(args, DescentArguments) and not isinstance(args, SFTConfig):
+            raise InputError(
+                f"args must be a DescentSFTConfig, or TRL's SFTConfig; got a {type(args).__name__}. DescentSFTConfig "
+                "takes the same settings."
+            )
         if args is not None and not isinstance(args, SFTConfig):
             args = SFTConfig(**args.to_dict() | {"hub_token": args.hub_token})
         return super().of(args)
@@ -96,7 +101,7 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     def _watch_rows(self) -> WatchRows | None:
         """Keep the entropy of the last exit."""
         self._entropy: list[Tensor] = []
-        return lambda logits: self._entropy.append(entropies(logits).double().cpu())
+        return lambda logits: self._entropy.append(entropies(logits).cpu().double())
 
     def _named_metrics(
         self, layers: LayerLosses, verdict: Verdict, prefix: str, predictions: Predictions | None

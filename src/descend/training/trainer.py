@@ -178,7 +178,7 @@ class DescentMixin(Stepping):
             checkpoint = checkpoint or str(others[-1])
         if checkpoint is not None and (fault := self._from_main(lambda: unusable(Path(checkpoint)))):
             raise InputError(fault)
-        self.refuse_foreign_files(checkpoint)
+        self.refuse_foreign_files(checkpoint, trains=True)
         check_savable(self.users_model, self.tokenizer_to_save)
         try:
             with self.method.installed():

@@ -105,6 +105,8 @@ def load_video(
     training, test = map(partial(_long_enough, window), (footage[:first], footage[first:]))
     if not test:
         training, test = _split_off(training, max(1, len(training) // 3), 1 / 3, window, before=2)
+    if not 0 < validation_share < 1:
+        raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
     count = math.ceil(validation_share * len(training))
     training, validation = _split_off(training, count, validation_share, window, before=1)
     return VideoData(

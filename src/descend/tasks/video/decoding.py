@@ -27,9 +27,9 @@ _LUMA = (0.299, 0.587, 0.114)
 """BT.601 weights of red, green and blue, as Pillow has them."""
 
 IMAGE_FORMATS = ("TIFF", "JPEG", "PNG")
-VIDEO_FORMATS = "avi,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
 """Pillow's names of the formats that are read; the content decides, not the file's suffix."""
-
+VIDEO_FORMATS = "avi,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
+"""FFmpeg's names of the formats that are read."""
 
 _SUBFILE, _NOT_A_PAGE = 254, 0b101
 """TIFF's tag NewSubfileType, and its bits for a smaller copy of another page and a mask for one."""
