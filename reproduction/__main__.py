@@ -56,6 +56,8 @@ def _list(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 def _run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     study = _study(given, parser)
+    if study.folder.is_dir() and any(study.folder.iterdir()) and not (study.folder / STUDY_FILE).is_file():
+        parser.error(f"{study.folder} holds something else than a study; choose another folder with --out.")
     study.folder.mkdir(parents=True, exist_ok=True)
     write_json(study.folder / STUDY_FILE, {"scale": given.scale})
     status = Session(study, given.names, given.minutes, given.again).go(given.workers)

@@ -107,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        return _complain(reason(error), 1)
+        words = [str(each) for each in (error.filename, error.strerror) if each]
+        return _complain(": ".join(words) or reason(error), 1)
     finally:
         signal.signal(signal.SIGTERM, before)
         for variable in TALK:

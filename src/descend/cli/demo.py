@@ -87,7 +87,8 @@ def demo(words: Sequence[str]) -> None:
     cleaned = []
     for folder, configured in zip(videos, built, strict=True):
         finish(run.train(*configured))
-        cleaned.append(run.evaluate(folder, noise=LEVELS))
+        with locked(folder):
+            cleaned.append(run.evaluate(folder, noise=LEVELS))
     page, _ = compare_runs(digits + videos, options.out)
     print("\nWhat was learned")
     for summary in read_by:

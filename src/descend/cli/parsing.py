@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,9 +76,14 @@ class Parser(argparse.ArgumentParser):
             os.environ[COMPLETING] = "2"  # the words of this parser begin behind the command
             argcomplete.autocomplete(self, always_complete_options="long")
         words = [hyphenated(word) for word in args or ()]
-        for word in words:  # argparse would name a missing option before it names a mistyped one
-            flag = word.partition("=")[0]
-            if flag.startswith("--") and flag not in self._option_string_actions:
+        for word, following in pairwise([*words, ""]):  # argparse would name a missing option before a mistyped one
+            flag, _, value = word.partition("=")
+            if not flag.startswith("--"):
+                continue
+            action = self._option_string_actions.get(flag)
+            if isinstance(action, argparse.BooleanOptionalAction) and (value or following).lower() in ("true", "false"):
+                raise InputError(f"{flag} takes no value; give {' or '.join(action.option_strings)}.")
+            if action is None:
                 near = nearest(flag, self._option_string_actions)
                 raise InputError(f"no setting {flag}{near}; {self.prog} --help lists them.")
         options = super().parse_args(words, namespace)

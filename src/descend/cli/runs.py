@@ -291,13 +291,14 @@ def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["RunView"]]:
 
 def check_free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
-    from descend.results import CONFIG_FILE, SUMMARY_FILE, read_comparison
+    from descend.reading import read_json
+    from descend.results import CONFIG_FILE, SUMMARY_FILE
     from descend.results.ownership import PAGE_FILE, refuse_foreign
 
     if out.is_file() or (out / CONFIG_FILE).exists():
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
     refuse_foreign([out / SUMMARY_FILE, out / PAGE_FILE], "another folder with --out")
-    if (out / SUMMARY_FILE).exists() and read_comparison(out) is None:
+    if (out / SUMMARY_FILE).exists() and "folders" not in read_json(out / SUMMARY_FILE):
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 
 

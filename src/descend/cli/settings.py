@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.checks import check_data
 from descend.cli.library import arguments_of
 from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk, declared, nearest, talk
+from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.settings import (
     LIBRARIES,
@@ -88,7 +89,10 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         InputError: As `read_recipe`; nothing slow is imported for it.
     """
-    recipe = next((word for word in words if word in RECIPES), None)
+    recipe = next((word for word in words[:1] if word in RECIPES), None)
+    if recipe is None and COMPLETING not in os.environ:
+        given = words[0] if words else ""
+        raise InputError(f"no recipe {given!r}{nearest(given, RECIPES)}, expected one of {', '.join(RECIPES)}.")
     about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
     model = "--model PATH_OR_NAME " if recipe and RECIPES.needs_model(recipe) else ""
     parser = declared(
@@ -96,7 +100,7 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
         f"{about}Defaults stand in brackets; λ are the multipliers.",
         f"{model}--data PATH --out RUN [settings]",
     )
-    name = parser.add_argument("recipe", type=recipe_name, help=argparse.SUPPRESS)
+    name = parser.add_argument("recipe", help=argparse.SUPPRESS)
     name.completer = offered_recipes  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
@@ -110,19 +114,6 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
 def offered_recipes(**_: Any) -> dict[str, str]:
     """The recipes with what each trains, for the completion of a shell."""
     return {name: RECIPES.about(name) for name in RECIPES}
-
-
-def recipe_name(word: str) -> str:
-    """The name of a recipe, as the type of an argument.
-
-    Raises:
-        argparse.ArgumentTypeError: If no recipe has this name.
-    """
-    if word not in RECIPES:
-        raise argparse.ArgumentTypeError(
-            f"no recipe {word!r}{nearest(word, RECIPES)}, expected one of {', '.join(RECIPES)}"
-        )
-    return word
 
 
 def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) -> None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -46,7 +45,7 @@ class Noise:
 
     def _set(self, level: float, sigma: float | None, seed: int) -> None:
         """Check and set the values that `at` changes, with a new generator."""
-        if isinstance(level, bool) or not isinstance(level, Real) or not 0 <= level < math.inf:
+        if isinstance(level, bool | str | None) or not 0 <= level < math.inf:
             raise InputError(f"noise must be a level γ of at least 0, and finite; got {level!r}.")
         self.level, self.sigma, self.seed = level, sigma, seed
         self._draws = Draws(Stream.NOISE, seed)

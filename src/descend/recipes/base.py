@@ -324,10 +324,12 @@ def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str,
     Raises:
         InputError: If the head lacks a class.
     """
-    # 7 is LABEL_7
-    known = {str(name).lower().removeprefix("label_"): int(number) for number, name in (config.id2label or {}).items()}
+    known = {str(name).lower(): int(number) for number, name in (config.id2label or {}).items()}
     alike, order = config.num_labels == len(classes), [each.lower() for each in classes]
-    if alike and not is_unnamed(config):  # a prefix is enough: "NEGATIVE" is neg
+    if is_unnamed(config):  # 7 is LABEL_7
+        known = {name.removeprefix("label_"): number for name, number in known.items()}
+        order = [each.removeprefix("label_") for each in order]
+    elif alike:  # a prefix is enough: "NEGATIVE" is neg
         order = [
             each if each in known else next((name for name in known if name.startswith(each)), each) for each in order
         ]

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from descend.report.asked import bounds
 from descend.report.intervals import Jackknife
-from descend.report.runs import Arm, Group, RunView, by_run, format_alpha, mean_rows
+from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
 from descend.report.tables import Cell, Row, Table, duration, number
 from descend.results import ENOUGH_GROUPS, WITHIN
 from descend.results.findings import tolerance_words
@@ -165,17 +166,8 @@ def evaluated_differently(group: Group) -> list[str]:
     return lines
 
 
-def _bounds(run: RunView) -> str:
-    """What the constraints are, in words."""
-    summary = run.summary
-    words = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
-    words += [f"strength {summary.strength:g}"] if summary.strength is not None and not summary.alpha else []
-    words += [f"from layer {summary.first_layer}"] if words and summary.first_layer else []
-    return ", ".join([*words, *([f"cap {summary.cap:g}"] if summary.cap is not None else [])])
-
-
 _APART: dict[str, Callable[[RunView], str]] = {
-    "The bounds differ, so violations do not compare": _bounds,
+    "The bounds differ, so violations do not compare": bounds,
     "γ stands for different noise": lambda run: str(run.summary.settings.get("noise_is", "")),
     "The mean over noise is over different levels": lambda run: ", ".join(f"{each:g}" for each in run.summary.noise),
     "The number of samples differs": lambda run: str(run.summary.samples or ""),

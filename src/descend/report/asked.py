@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from descend.report.runs import Arm, Group, RunView, by_run
+from descend.report.runs import Arm, Group, RunView, by_run, format_alpha
 from descend.report.tables import Cell, Row, Table, number
 from descend.results import ENOUGH_GROUPS, STATUSES, Status
 
@@ -38,10 +38,10 @@ class VerdictBox(NamedTuple):
         status: The worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is ``open`` too
             where constraints hold and the output is still worse than the noisy input.
         mark: The status's sign.
-        headline: The worst verdict in a few words.
-        lines: The verdict of each run, and what else is known.
+        headline: The worst verdict in a few words, and of several runs how many have it.
+        lines: What was asked of each run, its verdict, and what else is known.
         advice: What to do.
-        tables: Layer by layer, of each run under constraints.
+        tables: Layer by layer, of the worst run of each arm under constraints.
     """
 
     status: str
@@ -57,14 +57,27 @@ def asked(group: Group) -> VerdictBox | None:
     runs = [run for run in group.runs if run.summary.asked]
     if not runs:
         return None
-    status: Status = max((run.summary.status for run in runs), key=STATUSES.index)
+    statuses: list[Status] = [run.summary.status for run in runs]
+    status = max(statuses, key=STATUSES.index)
     _, headline, advice = _WORDS[status]
+    if len(runs) > 1:
+        headline += f": {statuses.count(status)} of {len(runs)} runs"
+    wanted = by_run(group, ((run, f"Asked: {bounds(run)}.") for run in runs))
     verdicts = by_run(group, ((run, run.summary.verdict) for run in runs))
     certain = by_run(group, ((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs))
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
     shown = "open" if worse and status in ("holds", "undecided") else status
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
-    return VerdictBox(shown, _WORDS[shown][0], headline, [*verdicts, *certain, *worse], advice, tables)
+    return VerdictBox(shown, _WORDS[shown][0], headline, [*wanted, *verdicts, *certain, *worse], advice, tables)
+
+
+def bounds(run: RunView) -> str:
+    """What the constraints are, in words."""
+    summary = run.summary
+    words = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
+    words += [f"strength {summary.strength:g}"] if summary.strength is not None and not summary.alpha else []
+    words += [f"from layer {summary.first_layer}"] if words and summary.first_layer else []
+    return ", ".join([*words, *([f"cap {summary.cap:g}"] if summary.cap is not None else [])])
 
 
 def findings(group: Group) -> list[str]:
@@ -93,8 +106,8 @@ def _beside_input(group: Group, run: RunView) -> str:
 
 
 def _layers(group: Group, arm: Arm) -> Table:
-    """What each layer of an arm's first run had to reach at the training noise, and what it reaches."""
-    summary = arm.summary
+    """What each layer of an arm's worst run had to reach at the training noise, and what it reaches."""
+    summary = max((run.summary for run in arm.runs), key=lambda each: STATUSES.index(each.status))
     losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
     known = summary.violation_intervals if summary.violation_intervals and not summary.few_groups else []
     rows = []
@@ -109,6 +122,6 @@ def _layers(group: Group, arm: Arm) -> Table:
             violation = Cell(number(summary.violations[layer - 1]), ends)
         cells = [Cell(f"Layer {layer}"), Cell(number(losses[layer])), Cell(number(to_reach.get(layer))), violation]
         rows.append(Row([*(each._replace(strong=layer in summary.violated) for each in cells), Cell(certain)]))
-    heads = ("Layer", "Loss", "Had to reach", "Violation", "Lowers the loss by at least")
+    heads = ("Layer", "Loss", "Had to reach", "Violation (above 0: missed)", "Lowers the loss by at least")
     whose = ", ".join([arm.label] * (len(group.arms) > 1) + [f"seed {summary.seed}"] * (len(arm.runs) > 1))
     return Table(heads, rows, f"Layer by layer{f' ({whose})' if whose else ''}")

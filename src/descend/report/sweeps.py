@@ -96,7 +96,7 @@ def _charts(content: SweepFile) -> list[Chart]:
                 )
         shown = [trial.curve for trial in search.trials if trial.state == "pruned" or trial.number in drawn]
         curves = [Series("", curve.steps, curve.values, style.light, width=1.0) for curve in shown]
-        axes = "training step", f"{name}, on a few samples"
+        axes = "training step", f"{content.metric} at the training noise"
         found.append(chart(f"{method}: value during training", "", axes, curves))
     return [chart("Trial by trial", "", ("trial", name), history), *found]
 

@@ -21,6 +21,9 @@ PART = ".descend-part"
 STALE = 3600
 """Seconds after which such a file is no longer being written."""
 
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+"""What disks answer on which a file can't be locked."""
+
 LOCK_FILE = ".descend-lock"
 
 
@@ -28,7 +31,8 @@ LOCK_FILE = ".descend-lock"
 def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterator[None]:
     """Lock a run's folder, or a file, against other processes for the length of the ``with`` block.
 
-    The lock ends with this process, however it ends. Processes forked from it, such as data loader workers, do not
+    The lock ends with this process, however it ends; on a disk that locks no files a file stands for it, which a killed
+    process leaves behind. Processes forked from it, such as data loader workers, do not
     hold it. It can't be taken twice in one process.
 
     Args:
@@ -45,13 +49,14 @@ def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterato
         try:
             lock.acquire(blocking=wait)
         except OSError as error:
-            if error.errno != errno.ENOLCK:
+            if error.errno not in _NO_LOCKS:
                 raise
             lock = SoftFileLock(f"{path}-made")  # a network disk without a lock server; `path` was made in vain
             lock.acquire(blocking=wait)
     except Timeout:
+        advice = f" If none is at work there, delete {lock.lock_file}." if isinstance(lock, SoftFileLock) else ""
         raise InputError(
-            f"{place} is in use by another process; wait for its end or stop it, or choose another place."
+            f"{place} is in use by another process; wait for its end or stop it, or choose another place.{advice}"
         ) from None
     except OSError as error:  # the folder can't be written
         error.filename = error.filename or str(path)

@@ -65,16 +65,24 @@ _HEAD = 2000
 """Bytes of a page that hold its mark."""
 
 
+class _Measured(Provenance):
+    """What the summaries of all versions have."""
+
+    metric: str
+    noise: list[float]
+    layer_losses: dict[float, list[float]]
+
+
 class _Compared(Part):
     """What the comparisons of all versions have."""
 
-    runs: list[Provenance]
+    runs: list[_Measured]
     folders: list[str]
 
 
 _SCHEMAS: dict[str, Any] = {
     CONFIG_FILE: RunConfig,
-    SUMMARY_FILE: Provenance | _Compared,  # older versions measured less
+    SUMMARY_FILE: _Measured | _Compared,  # older versions measured less
     GROUPS_FILE: Groups,
     DECISIONS_FILE: Decisions,
     SWEEP_FILE: SweepFile,

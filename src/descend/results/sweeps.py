@@ -32,7 +32,7 @@ class Searched(Part):
 
 
 class TrialCurve(Part):
-    """A trial's value on a few validation samples at each evaluation."""
+    """A trial's metric on the validation data at the training noise, at each evaluation."""
 
     steps: list[float]
     values: list[Number]

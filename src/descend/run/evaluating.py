@@ -24,6 +24,7 @@ from descend.evaluation.needed import Evaluated
 from descend.evaluation.probes import fit_probes
 from descend.evaluation.speculation import speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
+from descend.reading import read_json
 from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored
 from descend.recipes.base import absolute_or_name
 from descend.results import (
@@ -33,7 +34,6 @@ from descend.results import (
     SUMMARY_FILE,
     CertifiedExit,
     Summary,
-    read_summary,
 )
 from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
@@ -149,7 +149,7 @@ def evaluate(
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
     source = None if place == folder else absolute_or_name(str(data))
-    before = read_summary(place).source if source and (place / SUMMARY_FILE).is_file() else None
+    before = read_json(place / SUMMARY_FILE).get("source") if source and (place / SUMMARY_FILE).is_file() else None
     if before not in (None, source):
         raise InputError(
             f"{place} holds the evaluation on {before}, which would be lost. Rename one of the two data folders, or "

@@ -179,7 +179,11 @@ def _subject(
     trained = objective.noise or GaussianNoise(0.0)
     if known is not None and known.shift == trained.kind:
         trained = GaussianNoise(known.noise, noise_is=known.noise_is)
-    levels = usual_curve(trained.level) if noise is None else np.array(noise, float, ndmin=1).tolist()
+    levels = (
+        usual_curve(trained.level)
+        if noise is None
+        else [GaussianNoise(level).level for level in np.ravel(noise).tolist()]
+    )
     noisy = max([*levels, trained.level]) > 0
     objective.check_data({"data": dataset}, collate, noise=noisy)
     refuse(
@@ -247,12 +251,11 @@ def _stacked(samples: list[Any]) -> dict[str, Any]:
 def _of_trainer(trainer: DescentMixin) -> dict[str, Any]:
     """The entries of `Provenance` that a trainer knows."""
     args, dual = trainer.args, trainer.dual
-    seconds = [row["train_runtime"] for row in trainer.state.log_history if "train_runtime" in row]
     return {
         "method": args.method,
         "seed": args.seed,
         "settings": settings_of(stored(args), args.idle),
         "temperature": trainer.temperature,
-        "seconds": seconds[0] if seconds else None,
+        "seconds": trainer.seconds if trainer.state.global_step else None,
         **dual_entries(dual.multipliers.tolist(), dual.slack[1:].tolist(), dual.moved),
     }

@@ -224,6 +224,7 @@ class TrainerHooks(Saving):
     def _finalize_training(self, *given: Any) -> Any:
         """As in Transformers, which deletes all checkpoints but the best one here, whoever wrote them."""
         limit, self.args.save_total_limit = self.args.save_total_limit, None
+        self.end_run()
         try:
             return super()._finalize_training(*given)
         finally:

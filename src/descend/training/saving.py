@@ -226,6 +226,10 @@ class Saving(Trainer):
         self.summary: Summary | None = None  # set by `descend.evaluate`, for the model card
         self._began, self._earlier = time.monotonic(), 0.0
 
+    def end_run(self) -> None:
+        """Stop the clock."""
+        self._began, self._earlier = math.inf, self.seconds
+
     def run_state(self) -> dict[str, Any]:
         """This rank's state that Transformers does not save: multipliers, sums since the last log, the best result."""
         return {
@@ -253,4 +257,4 @@ class Saving(Trainer):
     @property
     def seconds(self) -> float:
         """Seconds of training, including those before an interruption."""
-        return self._earlier + time.monotonic() - self._began
+        return self._earlier + max(time.monotonic() - self._began, 0.0)
