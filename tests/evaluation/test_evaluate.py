@@ -125,6 +125,8 @@ def test_a_classifier_needs_no_task_and_a_plain_trainer_lends_its_model_and_coll
         ({"dataset": samples(1)}, "2 samples.*1"),
         ({"noise": ()}, "noise"),
         ({"noise": (-1,)}, "-1"),
+        ({"noise": "0.5"}, "noise must be a level γ"),
+        ({"noise": True}, "noise must be a level γ"),
         ({"split": "dev"}, "split.*'dev'"),
         ({"model": layers(embeddings=None), "noise": (0, 1)}, "embeddings"),
         ({"dataset": [{"y": torch.rand(4), "labels": 1}] * 4}, "ResidualMLP.*'x'"),

@@ -129,6 +129,8 @@ def test_a_given_value_decides_over_the_defaults_of_a_recipe():
     [
         (12, {str(number) for number in range(12)}, list(range(12))),  # 2 before 10, each its own number
         (12, {"10", "2", "0"}, [0, 2, 10]),
+        (12, {f"LABEL_{number}" for number in range(12)}, [0, 1, 10, 11, *range(2, 10)]),  # in the data's order
+        (["label_a", "other"], {"label_a", "other"}, [0, 1]),
         (3, {"1", "2", "3"}, [0, 1, 2]),  # LABEL_3 is not there: by place
         (3, {"-1", "0", "1"}, [0, 1, 2]),
         (2, {"pos", "neg"}, [0, 1]),

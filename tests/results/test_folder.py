@@ -107,7 +107,7 @@ def test_a_place_that_can_not_be_written_is_an_error_and_not_a_disk_without_lock
 
 
 @pytest.mark.filterwarnings("ignore:.*SoftFileLock")
-@pytest.mark.parametrize("fault", [errno.ENOSYS, errno.ENOLCK])
+@pytest.mark.parametrize("fault", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_disk_without_locks_has_them_by_a_file(tmp_path: Path, monkeypatch, fault: int) -> None:
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(fault, "no locks")))
     refused = pytest.raises(InputError, match="in use by another process")

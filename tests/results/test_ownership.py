@@ -57,7 +57,7 @@ OURS = {
     ".descend-part-summary.json": ["half"],
 }
 OTHERS = {
-    "summary.json": [{"mine": 1}, {"schema": 1}, "cut off {"],
+    "summary.json": [{"mine": 1}, {"recipe": "bread", "method": "bake", "seed": 1, "model": "oven"}, "cut off {"],
     "groups.json": [[1]],
     "decisions.json": [[2], {"noise": 0.0}],
     "config.json": [{"model_type": "bert"}],

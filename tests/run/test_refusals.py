@@ -26,6 +26,8 @@ TRAINED = [
     ("video-ut --workers 2", "(did you mean --dataloader-num-workers?)"),
     ("video-ut --steps 2", "(did you mean --max-steps?)"),
     ("video-ut --output 2", "no setting --output (did you mean --out?)"),
+    ("video-tu --depth 2", "no recipe 'video-tu' (did you mean video-ut?)"),
+    ("video-ut --bf16 true", "--bf16 takes no value; give --bf16 or --no-bf16"),
     ("video-ut --resolution 2", "no setting --resolution; descend train video-ut --help lists them"),
     ("video-ut stray", "stray"),
     ("video-ut --depth three", "argument --depth: invalid int value: 'three'"),

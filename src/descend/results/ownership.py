@@ -36,6 +36,7 @@ from descend.results import (
     Record,
     RunConfig,
 )
+from descend.results.base import ByLevel
 from descend.results.card import CARD_FILE, edited_card, has_mark
 from descend.results.folder import LOCK_FILE, PART, flush, of_disk, open_to
 from descend.results.sweeps import SWEEP_FILE, SweepFile
@@ -70,7 +71,7 @@ class _Measured(Provenance):
 
     metric: str
     noise: list[float]
-    layer_losses: dict[float, list[float]]
+    layer_losses: ByLevel
 
 
 class _Compared(Part):
