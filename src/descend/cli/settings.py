@@ -91,8 +91,10 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     """
     recipe = next((word for word in words[:1] if word in RECIPES), None)
     if recipe is None and COMPLETING not in os.environ:
-        given = words[0] if words else ""
-        raise InputError(f"no recipe {given!r}{nearest(given, RECIPES)}, expected one of {', '.join(RECIPES)}.")
+        got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
+        if words and words[0].startswith("-"):
+            got = f"expected the recipe first, got {words[0]}: descend train RECIPE --data PATH --out RUN [settings]"
+        raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
     about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
     model = "--model PATH_OR_NAME " if recipe and RECIPES.needs_model(recipe) else ""
     parser = declared(
