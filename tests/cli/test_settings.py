@@ -7,10 +7,10 @@ import pytest
 
 from descend import configure
 from descend.cli import main
-from descend.cli.settings import library_settings
+from descend.cli.library import arguments_of
 from descend.recipes import RECIPES
 from descend.recipes.corpora import CORPORA
-from descend.settings import DescentSettings, settings_of
+from descend.settings import DescentSettings, SFTSettings, settings_of
 
 
 def help_of(capsys, *argv: str) -> str:
@@ -39,7 +39,8 @@ def test_help_has_each_of_our_settings_once_and_the_long_help_all_of_transformer
 @pytest.mark.parametrize("name", RECIPES)
 def test_settings_are_read_from_source_as_their_classes_declare_them(name):
     recipe, kind = RECIPES[name], RECIPES.settings(name)
-    of_trainer = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind)
+    of_trl = arguments_of("trl") if kind.arguments_kind is SFTSettings else {}
+    of_trainer = arguments_of("transformers") | of_trl | settings_of(kind.arguments_kind)
     for declared, read in ((recipe, settings_of(kind)), (recipe.arguments(), of_trainer)):
         settable = {each.name: each for each in fields(declared) if each.init}
         assert read.keys() == settable.keys()

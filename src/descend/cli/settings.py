@@ -13,7 +13,6 @@ from descend.recipes import RECIPES
 from descend.settings import (
     LIBRARIES,
     NAMED,
-    DescentSettings,
     Setting,
     SFTSettings,
     check_method,
@@ -97,7 +96,7 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
         f"{model}--data PATH --out RUN [settings]",
     )
     name = parser.add_argument("recipe", type=recipe_name, help=argparse.SUPPRESS)
-    name.completer = offered_recipes  # type: ignore[attr-defined]
+    name.completer = lambda **_: {each: RECIPES.about(each) for each in RECIPES}  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(parser.parse_args(list(words)))
@@ -105,11 +104,6 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     check_data(given["data"], hub=given["recipe"].startswith("text"), images=given["recipe"] == "image")
     given["output_dir"] = given.pop("out")
     return given
-
-
-def offered_recipes(**_: Any) -> dict[str, str]:
-    """The recipes with what each trains, for the completion of a shell."""
-    return {name: RECIPES.about(name) for name in RECIPES}
 
 
 def recipe_name(word: str) -> str:
@@ -159,16 +153,11 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
             action.default = argparse.SUPPRESS
 
 
-def library_settings(kind: type[DescentSettings]) -> dict[str, Setting]:
-    """The arguments of Transformers, and for language models of TRL, beside settings of Descend."""
-    of_trl = arguments_of("trl") if kind is SFTSettings else {}
-    return arguments_of("transformers") | of_trl
-
-
 def known_settings(recipe: str) -> dict[str, Setting]:
     """All settings of a recipe that the command line takes, by name, with the recipe's own defaults."""
     kind = RECIPES.settings(recipe)
-    every = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind) | settings_of(kind)
+    of_library = arguments_of("transformers") | (arguments_of("trl") if kind.arguments_kind is SFTSettings else {})
+    every = of_library | settings_of(kind.arguments_kind) | settings_of(kind)
     usual = kind.training
     taken = {"output_dir", "resume_from_checkpoint", "disable_tqdm", "log_level", "log_level_replica"}
     return {

@@ -130,7 +130,7 @@ def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentPr
     Raises:
         InputError: If what was saved with the model describes no problem.
     """
-    if trained is None or not trained.is_whole:
+    if trained is None or trained.exported_layers is not None or not trained.problem:
         return None
     with refusing("the constraints saved with the model describe no problem", passing=MissingPackageError):
         return problem_of(trained.problem, network.depth, network.first_layer)

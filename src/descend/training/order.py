@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -81,7 +82,7 @@ class Ordered(OwnExits):
         # Accelerate cuts up some batches after they are collated, such as those of a stream.
         cuts = self.accelerator.dataloader_config.dispatch_batches or not has_length(self.train_dataset)
         if isinstance(task, NextToken) and not cuts:
-            collate = task.locating(collate)
+            collate = partial(task.located, collate)
         with changed(self, data_collator=collate):
             loader = super().get_train_dataloader()
         shard = getattr(loader, "batch_sampler", None)
