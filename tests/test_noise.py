@@ -17,7 +17,7 @@ from descend.errors import InputError
 from descend.harness.prefixes import PrefixDraws
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
 from descend.noise_scale import noise_std
-from descend.privacy import Release
+from descend.privacy import guarantee
 from descend.recipes import RECIPES
 from descend.run.denoising import denoise
 from descend.seeds import of_sample
@@ -206,10 +206,7 @@ CALLERS = {
         LaplaceNoise(9.0, 7.0, noise_is=noise_is).at(level, seed=5, sigma=sigma), [3]
     ),
     "by prefix": by_prefix,
-    "privacy": lambda level, sigma, noise_is: Release(0.1, 1.0, sigma=sigma, noise_is=noise_is).guarantee(level).std,
-    "privacy by dimension": lambda level, sigma, noise_is: (
-        Release.of_dimension(0.1, 4, sigma=sigma, noise_is=noise_is).guarantee(level).std
-    ),
+    "privacy": lambda level, sigma, noise_is: guarantee(level, 0.1, 1.0, sigma=sigma, noise_is=noise_is).std,
     "distance": distance,
     "recipe": lambda level, sigma, noise_is: drawn(
         RECIPES["text-distilbert"](data="generated", noise=level, noise_is=noise_is).corruption(sigma, seed=0)
