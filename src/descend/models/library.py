@@ -278,11 +278,8 @@ class LibraryModel(WrappedModel):
         with evaluating(self.network), torch.random.fork_rng(devices=cuda_devices(network)):
             size = self._compare(loss=False)
             factor = PROBED_LOGITS / size if size > 0 else 1.0
-            handle = self.last_of_head.register_forward_hook(lambda module, args, output: output * factor)
-            try:
+            with self.last_of_head.register_forward_hook(lambda module, args, output: output * factor):
                 self._compare(loss=loss)
-            finally:
-                handle.remove()
 
     def _compare(self, *, loss: bool) -> float:
         """Compare the Hugging Face model's outputs with ours once; returns the root mean square of the logits."""
