@@ -40,7 +40,7 @@ def answers(model: Any, asked: list[torch.Tensor], tokens: int, **how: Any) -> t
 def measure(run: Path, every: list[int], count: int, tokens: int) -> list[dict[str, Any]]:
     """One row for each K."""
     config = read_config(run)
-    recipe: Any = RECIPES[config.recipe](**config.settings)  # type: ignore[arg-type]
+    recipe: Any = RECIPES[config.recipe].kind(**config.settings)  # type: ignore[arg-type]
 
     def restored() -> Any:
         return recipe.restore(str(run / "model"))

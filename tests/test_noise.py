@@ -17,7 +17,7 @@ from descend.errors import InputError
 from descend.harness.prefixes import PrefixDraws
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
 from descend.noise_scale import noise_std
-from descend.privacy import Release
+from descend.privacy import guarantee
 from descend.recipes import RECIPES
 from descend.run.denoising import denoise
 from descend.seeds import of_sample
@@ -130,7 +130,7 @@ def test_without_a_sigma_it_is_measured_in_every_batch_and_padding_left_out(nois
             for level in (-0.1, math.nan, math.inf)
         ),
         (lambda: GaussianNoise(0.5, noise_is="snr"), r"noise_is.*'std'.*'variance'.*'snr'"),
-        (lambda: RECIPES["video-ut"](data="generated", noise_is="snr"), r"noise_is.*'std'.*'variance'.*'snr'"),
+        (lambda: RECIPES["video-ut"].kind(data="generated", noise_is="snr"), r"noise_is.*'std'.*'variance'.*'snr'"),
         (lambda: TokenDropout(1.5), r"probability.*1\.5"),
         (lambda: TokenDropout(0.5).at(1.5), r"probability.*1\.5"),
         (lambda: GaussianNoise(0.5)(torch.zeros(6, 2), indices=range(6)), "sigma"),
@@ -206,13 +206,10 @@ CALLERS = {
         LaplaceNoise(9.0, 7.0, noise_is=noise_is).at(level, seed=5, sigma=sigma), [3]
     ),
     "by prefix": by_prefix,
-    "privacy": lambda level, sigma, noise_is: Release(0.1, 1.0, sigma=sigma, noise_is=noise_is).guarantee(level).std,
-    "privacy by dimension": lambda level, sigma, noise_is: (
-        Release.of_dimension(0.1, 4, sigma=sigma, noise_is=noise_is).guarantee(level).std
-    ),
+    "privacy": lambda level, sigma, noise_is: guarantee(level, 0.1, 1.0, sigma=sigma, noise_is=noise_is).std,
     "distance": distance,
     "recipe": lambda level, sigma, noise_is: drawn(
-        RECIPES["text-distilbert"](data="generated", noise=level, noise_is=noise_is).corruption(sigma, seed=0)
+        RECIPES["text-distilbert"].kind(data="generated", noise=level, noise_is=noise_is).corruption(sigma, seed=0)
     ),
 }
 
@@ -244,7 +241,7 @@ def test_a_run_on_video_says_and_adds_it(tmp_path, level, sigma, noise_is, expec
     *_, error = denoise(run, tmp_path / "clip", tmp_path / "out", noise=level)
     assert float(re.search(r"added: (\S+) with it", error)[1]) == pytest.approx(255 * expected, rel=0.02)
     data = SimpleNamespace(name="clips", train=(), validation=(), test=(), frame_sizes=None, sigma=sigma)
-    lines, _ = RECIPES["video-ut"](data="generated", **settings).about(data)
+    lines, _ = RECIPES["video-ut"].kind(data="generated", **settings).about(data)
     assert f"standard deviation {255 * expected:.0f} of 255 grey levels" in lines[-1]
 
 
@@ -258,13 +255,13 @@ def test_it_is_known_without_torch():
 def test_the_papers_training_noise_has_this_loss_before_any_layer(settings, expected):
     """f_0 = ½ Σ_t ‖ε_t‖₂ at T = 5, γ = .15, σ_x = .179: the variance, which the preset takes, fits the cap of 6.50."""
     clean = torch.rand(20, 5, 100, 256, generator=torch.Generator().manual_seed(0))
-    noisy = RECIPES["video-ut"](data="generated", **settings).corruption(0.179, seed=0)(clean)
+    noisy = RECIPES["video-ut"].kind(data="generated", **settings).corruption(0.179, seed=0)(clean)
     assert VideoDenoising().losses(noisy, clean).mean().item() == pytest.approx(expected, rel=0.02)
 
 
 def test_recipes_make_their_noise_so_in_training_and_in_judging():
     for name in RECIPES:
-        recipe = partial(RECIPES[name], data="generated", **({"model": "M"} if RECIPES.needs_model(name) else {}))
+        recipe = partial(RECIPES[name].kind, data="generated", **({"model": "M"} if RECIPES[name].needs_model else {}))
         assert recipe().corruption(0.2, seed=0).noise_is == "std", name
         for shift in ("gaussian", "uniform", "laplace", "dropout"):
             assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name

@@ -11,7 +11,7 @@ from transformers import BertConfig, DistilBertConfig
 
 from descend import InputError
 from descend.noise import GaussianNoise
-from descend.privacy import Release, epsilon
+from descend.privacy import epsilon, guarantee, page
 from tests.support.runs import refused, said
 
 
@@ -74,14 +74,14 @@ def test_nothing_is_a_warning_or_an_error_at_the_ends_of_floats(std, sensitivity
 def test_the_best_attack_on_our_noise_gains_what_epsilon_says(tokens):
     """P(S) − e^ε Q(S) over noise as descend draws it, S the outcomes whose log odds are above ε: it must be δ."""
     sigma, level, dimension, delta, draws = 0.5, 6.0, 9, 0.1, 200_000
-    release = Release.of_dimension(delta, dimension, tokens=tokens, sigma=sigma)
-    found = release.guarantee(level)
+    clip = sigma * math.sqrt(dimension)
+    found = guarantee(level, delta, clip, tokens=tokens, sigma=sigma)
     eps = found.text
     assert eps > 0.1
     noise = GaussianNoise(level, sigma, seed=1)
     # Two texts as far apart as the clip allows: every token at C, and at −C.
     one = torch.full((tokens, dimension), sigma)
-    assert one.norm(dim=-1) == pytest.approx(release.clip)
+    assert one.norm(dim=-1) == pytest.approx(clip)
 
     def share(text: torch.Tensor) -> float:
         seen = noise(text.expand(draws, -1, -1))
@@ -109,13 +109,13 @@ def test_the_best_attack_on_our_noise_gains_what_epsilon_says(tokens):
         (lambda: epsilon(1, 1, 1), "delta"),
         (lambda: epsilon(0, 1, 1), "delta"),
         (lambda: epsilon(1, 1, math.nan), "delta"),
-        (lambda: Release(2, 1), "delta"),
-        (lambda: Release(0.1, 0), r"clip.*got 0"),
-        (lambda: Release(0.1, 1, 0), r"tokens.*got 0"),
-        (lambda: Release(0.1, 1, sigma=-1), r"sigma.*-1"),
-        (lambda: Release(0.1, 1).guarantee(-1), "standard deviation"),
-        (lambda: Release.of_dimension(0.1, 0), "dimension"),
-        (lambda: Release.of_dimension(0.1, sigma=math.nan), r"sigma.*nan"),
+        (lambda: page([1], 2), "delta"),
+        (lambda: page([1], 0.1, clip=0), r"clip.*got 0"),
+        (lambda: page([1], 0.1, tokens=0), r"tokens.*got 0"),
+        (lambda: page([1], 0.1, clip=1, sigma=-1), r"sigma.*-1"),
+        (lambda: page([-1], 0.1), "standard deviation"),
+        (lambda: page([1], 0.1, dimension=0), "dimension"),
+        (lambda: page([1], 0.1, sigma=math.nan), r"sigma.*nan"),
     ],
 )
 def test_numbers_out_of_their_range(call, message):

@@ -11,7 +11,8 @@ from descend.extras import lazy_names
 
 if TYPE_CHECKING:
     from descend.core import DescentProblem, GeometricTarget, PrimalDual
-    from descend.inference import DescentClassifier, DescentDenoiser
+    from descend.inference import DescentClassifier
+    from descend.inference.denoiser import DescentDenoiser
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
     from descend.noise import GaussianNoise
     from descend.objective import Objective
@@ -52,7 +53,8 @@ _ROOMS = {
     "run.in_memory": ("evaluate",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
-    "inference": ("DescentClassifier", "DescentDenoiser"),
+    "inference": ("DescentClassifier",),
+    "inference.denoiser": ("DescentDenoiser",),
 }
 
 

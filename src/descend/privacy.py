@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -71,79 +70,71 @@ class Guarantee:
     text: float
 
 
-@dataclass(frozen=True)
-class Release:
-    """One release of a text's embeddings, each of norm C at most, with Gaussian noise of level γ.
+def guarantee(
+    level: float, delta: float, clip: float, *, tokens: int = 128, sigma: float = 1.0, noise_is: str = "std"
+) -> Guarantee:
+    """ε of one release of a text's embeddings, each of norm C at most, with Gaussian noise.
 
     Args:
+        level: γ ≥ 0.
         delta: δ, strictly between 0 and 1.
         clip: C > 0, the norm that every token's embedding is clipped to.
         tokens: T ≥ 1, the length of the text; the guarantee does not hide it.
         sigma: σ_x > 0, the standard deviation of the clean embedding per coordinate, in units of C.
-        clip_from: How C was chosen, in words, for the output of `page`.
         noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``.
+    """
+    std, reach = noise_std(level, sigma, noise_is), 2 * clip
+    # All T tokens together have the sensitivity √T·2C, which is exact for Gaussian noise; composition is looser.
+    text = epsilon(std, reach * math.sqrt(tokens), delta)
+    return Guarantee(level, std, epsilon(std, reach, delta), text)
+
+
+def page(
+    levels: Sequence[float],
+    delta: float,
+    *,
+    clip: float | None = None,
+    dimension: int = 768,
+    tokens: int = 128,
+    sigma: float = 1.0,
+    noise_is: str = "std",
+) -> str:
+    """Several lines of text: a table of ε by level, the assumptions, and what each range of ε means.
+
+    Args:
+        levels: γ of each row.
+        delta: δ, as are the others but for ``dimension`` of `guarantee`.
+        clip: C; None for σ_x√d, the root mean square of the norm. ε then depends on γ and not on σ_x if γσ_x is the
+            noise's std; if it is the variance, on γ/σ_x.
+        dimension: d ≥ 1, the dimension of a token's embedding.
+        tokens: T.
+        sigma: σ_x.
+        noise_is: What γσ_x is of the noise.
 
     Raises:
         InputError: If a number is out of its range.
     """
-
-    delta: float
-    clip: float
-    tokens: int = 128
-    sigma: float = 1.0
-    clip_from: str = "as given"
-    noise_is: str = "std"
-
-    def __post_init__(self) -> None:
-        refuse(
-            _share(self.delta),
-            _positive("sigma", self.sigma),
-            _positive("clip", self.clip),
-            _count("tokens", self.tokens),
-        )
-        check_noise_is(self.noise_is)
-
-    @classmethod
-    def of_dimension(
-        cls, delta: float, dimension: int = 768, *, tokens: int = 128, sigma: float = 1.0, noise_is: str = "std"
-    ) -> Self:
-        """A release with C = σ_x√d, the root mean square of the norm.
-
-        ε then depends on γ and not on σ_x if γσ_x is the noise's std; if it is the variance, on γ/σ_x.
-
-        Args:
-            delta: δ.
-            dimension: d ≥ 1, the dimension of a token's embedding.
-            tokens: T.
-            sigma: σ_x.
-            noise_is: What γσ_x is of the noise.
-        """
-        refuse(_positive("sigma", sigma), _count("dimension", dimension))
-        return cls(delta, sigma * math.sqrt(dimension), tokens, sigma, f"σ_x√{dimension}, the default", noise_is)
-
-    def guarantee(self, level: float) -> Guarantee:
-        """ε of a token and of the text at a level γ ≥ 0."""
-        std, reach = noise_std(level, self.sigma, self.noise_is), 2 * self.clip
-        # All T tokens together have the sensitivity √T·2C, which is exact for Gaussian noise; composition is looser.
-        text = epsilon(std, reach * math.sqrt(self.tokens), self.delta)
-        return Guarantee(level, std, epsilon(std, reach, self.delta), text)
-
-    def page(self, levels: Sequence[float]) -> str:
-        """Several lines of text: a table of ε by level, the assumptions, and what each range of ε means."""
-        guarantees = [self.guarantee(level) for level in levels]
-        head = ("γ", "std", "ε per token", f"ε per text, T = {self.tokens:,}")
-        rows = [head, *((f"{g.level:g}", f"{g.std:.4g}", _shown(g.token), _shown(g.text)) for g in guarantees)]
-        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, wide, strict=True)) for row in rows]
-        return "\n".join([*lines, "", self._assumed(), *_regimes(guarantees)])
-
-    def _assumed(self) -> str:
-        return (
-            f"These ε, at δ = {self.delta:g} and with γσ_x as the noise's {self.noise_is}, are for one noisy copy of a "
-            "text, its length known, and hold only if no token's embedding is longer than "
-            f"C = {self.clip:.4g} ({self.clip_from}; σ_x = {self.sigma:.4g}): each "
-            "must be clipped to that norm before the noise, which descend does not do by itself."
-        )
+    refuse(
+        _share(delta),
+        _positive("sigma", sigma),
+        _positive("clip", 1.0 if clip is None else clip),
+        _count("dimension", dimension),
+        _count("tokens", tokens),
+    )
+    check_noise_is(noise_is)
+    clip_from = f"σ_x√{dimension}, the default" if clip is None else "as given"
+    clip = sigma * math.sqrt(dimension) if clip is None else clip
+    guarantees = [guarantee(each, delta, clip, tokens=tokens, sigma=sigma, noise_is=noise_is) for each in levels]
+    head = ("γ", "std", "ε per token", f"ε per text, T = {tokens:,}")
+    rows = [head, *((f"{g.level:g}", f"{g.std:.4g}", _shown(g.token), _shown(g.text)) for g in guarantees)]
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, wide, strict=True)) for row in rows]
+    assumed = (
+        f"These ε, at δ = {delta:g} and with γσ_x as the noise's {noise_is}, are for one noisy copy of a text, its "
+        f"length known, and hold only if no token's embedding is longer than C = {clip:.4g} ({clip_from}; "
+        f"σ_x = {sigma:.4g}): each must be clipped to that norm before the noise, which descend does not do by itself."
+    )
+    return "\n".join([*lines, "", assumed, *_regimes(guarantees)])
 
 
 def _regimes(guarantees: Sequence[Guarantee]) -> list[str]:

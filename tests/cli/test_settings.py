@@ -7,10 +7,10 @@ import pytest
 
 from descend import configure
 from descend.cli import main
-from descend.cli.settings import library_settings
+from descend.cli.library import arguments_of
 from descend.recipes import RECIPES
 from descend.recipes.corpora import CORPORA
-from descend.settings import DescentSettings, settings_of
+from descend.settings import DescentSettings, SFTSettings, settings_of
 
 
 def help_of(capsys, *argv: str) -> str:
@@ -25,7 +25,7 @@ def help_of(capsys, *argv: str) -> str:
 @pytest.mark.parametrize("name", RECIPES)
 def test_help_has_each_of_our_settings_once_and_the_long_help_all_of_transformers(capsys, name):
     out, every = (help_of(capsys, "train", name, flag) for flag in ("--help", "--help-all"))
-    recipe = RECIPES[name]
+    recipe = RECIPES[name].kind
     of_heads = {"exits", "head_lr_ratio"} if name.startswith("video-") else set()  # of Transformers
     for setting in {each.name for each in fields(recipe)} | DescentSettings.__annotations__.keys():
         shown = re.findall(rf"^  --(?:\[no-\])?{setting.replace('_', '-')}\b(?!-)", out, re.MULTILINE)
@@ -38,8 +38,9 @@ def test_help_has_each_of_our_settings_once_and_the_long_help_all_of_transformer
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_settings_are_read_from_source_as_their_classes_declare_them(name):
-    recipe, kind = RECIPES[name], RECIPES.settings(name)
-    of_trainer = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind)
+    recipe, kind = RECIPES[name].kind, RECIPES[name].settings
+    of_trl = arguments_of("trl") if kind.arguments_kind is SFTSettings else {}
+    of_trainer = arguments_of("transformers") | of_trl | settings_of(kind.arguments_kind)
     for declared, read in ((recipe, settings_of(kind)), (recipe.arguments(), of_trainer)):
         settable = {each.name: each for each in fields(declared) if each.init}
         assert read.keys() == settable.keys()
@@ -50,7 +51,7 @@ def test_settings_are_read_from_source_as_their_classes_declare_them(name):
 
 
 def test_the_kinds_of_texts_are_those_that_are_known():
-    assert settings_of(RECIPES.settings("text-ut"))["dataset"].metadata["choices"] == tuple(CORPORA)
+    assert settings_of(RECIPES["text-ut"].settings)["dataset"].metadata["choices"] == tuple(CORPORA)
 
 
 # --- a method's own settings, and data

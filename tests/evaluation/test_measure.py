@@ -294,7 +294,7 @@ RUNS = {
 @pytest.mark.parametrize("recipe", RUNS)
 def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, recipe):
     """So do all layers' losses and scores by at most 30 blocks of groups, whatever is measured beside them."""
-    made = RECIPES[recipe](data="generated", depth=2, **RUNS[recipe]).completed()
+    made = RECIPES[recipe].kind(data="generated", depth=2, **RUNS[recipe]).completed()
     data, task = made.load(), made.task()
     batching = {"collate": made.collate(data.tokenizer)}
     some = Subset(data.test, range(min(40, len(data.test))))

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from descend.errors import InputError
+from descend.models.modules import changed
 from tests.support.own import Block, ResidualMLP, Whole, layers, mlp, samples
 
 BATCH = torch.stack([sample["x"] for sample in samples(5)])
@@ -266,6 +267,15 @@ def test_submodules_keep_their_modes_and_a_copy_reads_its_own_blocks():
         for parameter in network.parameters():
             parameter.zero_()
     assert first_batch(twin)[0].abs().sum() > 0 and first_batch(model)[0].abs().sum() == 0
+
+
+def test_changed_attributes_are_as_before_after_an_error_too():
+    module = nn.Linear(1, 1)
+    before = dict(vars(module))
+    with pytest.raises(KeyError), changed(module, out_features=5, new=None, forward=lambda x: x + 1):
+        assert (module.out_features, module.new, module(1)) == (5, None, 2)
+        raise KeyError
+    assert vars(module) == before
 
 
 def test_activation_checkpointing_gives_the_same_gradients_at_every_exit():

@@ -40,10 +40,10 @@ def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path)
     torch.save({"weight": Bomb()}, folder / "pytorch_model.bin")
     for load in (
         DescentClassifier.from_pretrained,
-        RECIPES["video-ut"](data="generated").restore,
-        lambda place: RECIPES["text-distilbert"](data="generated", model=str(place)).completed(),
-        lambda place: RECIPES["video-vit"](data="generated", pretrained=str(place)).network(None),
-        lambda place: RECIPES["llm-sft"](data="generated", model=str(place)).completed(),
+        RECIPES["video-ut"].kind(data="generated").restore,
+        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
+        lambda place: RECIPES["video-vit"].kind(data="generated", pretrained=str(place)).network(None),
+        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
     ):
         with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
             load(folder)
@@ -62,8 +62,8 @@ def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, mon
     for load in (
         DescentClassifier.from_pretrained,
         load_tokenizer,
-        lambda place: RECIPES["text-distilbert"](data="generated", model=str(place)).completed(),
-        lambda place: RECIPES["llm-sft"](data="generated", model=str(place)).completed(),
+        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
+        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
     ):
         with pytest.raises(InputError, match="custom code"):
             load(folder)

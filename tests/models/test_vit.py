@@ -269,7 +269,7 @@ def test_an_unknown_name_or_no_network(source, monkeypatch):
 
 
 def test_a_new_vit_is_as_wide_as_its_readout_asks():
-    recipe = RECIPES["video-vit"]
+    recipe = RECIPES["video-vit"].kind
     widths = [
         recipe(data="generated", readout=each, depth=1).network(None).config.hidden_size
         for each in ("decoder", "pixels")
@@ -281,7 +281,7 @@ def test_a_new_vit_is_as_wide_as_its_readout_asks():
 
 def test_tokens_of_another_width_are_no_pixels(pretrained):
     source, kind = pretrained
-    recipe = RECIPES["video-vit"](data="generated", pretrained=str(source), readout="pixels", depth=2)
+    recipe = RECIPES["video-vit"].kind(data="generated", pretrained=str(source), readout="pixels", depth=2)
     sizes = r"hidden_size 192, 3 channels.*8×8" if kind is ViTModel else r"hidden_size 588, 3 channels.*14×14"
     for make in (lambda: ViTDenoiser.from_vit(source, readout="pixels"), recipe.completed):
         with pytest.raises(InputError, match=rf"{sizes}; got \d+\..*--readout decoder"):

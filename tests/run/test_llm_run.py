@@ -47,7 +47,7 @@ def test_a_run_is_evaluated_with_all_that_a_classifier_is(language, capsys):
 def test_the_losses_of_a_summary_are_those_of_the_saved_model(language, capsys):
     """By Transformers alone: hidden states, final norm and head, one text at a time."""
     said(capsys, "evaluate", language, "--noise", "0")
-    found, recipe = read_summary(language), RECIPES["llm-sft"](**read_config(language).settings)
+    found, recipe = read_summary(language), RECIPES["llm-sft"].kind(**read_config(language).settings)
     model = AutoModelForCausalLM.from_pretrained(language / "model").eval()
     total, count, right = torch.zeros(4, dtype=torch.float64), 0, 0
     for row in recipe.load(recipe.restore(str(language / "model"))).test:

@@ -309,7 +309,7 @@ MOODS = ("joy", "calm", "fear")
 RUN = '{"recipe": "video-ut", "method": "erm", "seed": 0, "model": "UT-2", "settings": {"depth": 2}, "training": {}}'
 FILES = {
     "FILE": "a file",
-    "TEXT/config.json": '{"recipe": "text-ut"}',
+    "TEXT/config.json": RUN.replace("video-ut", "text-ut"),
     "TEXT/model/config.json": '{"recipe": "text-ut"}',
     "EXPORT/config.json": '{"model_type": "ut", "descend": {"exported_layers": 1}}',
     "SCRIPT/checkpoint-5/trainer_state.json": "{}",

@@ -100,7 +100,7 @@ def test_the_config_names_every_setting_and_alone_repeats_the_run(finished, tmp_
     assert not {"adam_beta1", "output_dir"} & config["training"].keys()
     assert {"torch", "transformers", "accelerate"} <= config["versions"].keys()
     args = DescentConfig(output_dir=str(tmp_path / "run"), **config["training"])
-    run.train(config["recipe"], RECIPES[config["recipe"]](**config["settings"]), args)
+    run.train(config["recipe"], RECIPES[config["recipe"]].kind(**config["settings"]), args)
     assert_same_end(tmp_path / "run", finished)
 
 
@@ -260,7 +260,7 @@ def test_every_split_can_be_judged(out, split, samples):
     ],
 )
 def test_usual_levels_are_eight_up_to_three_and_a_half_times_the_training_noise(noise, shift, levels):
-    recipe = RECIPES["video-ut"](data="generated", noise=noise)
+    recipe = RECIPES["video-ut"].kind(data="generated", noise=noise)
     assert run.usual_levels(recipe, shift) == pytest.approx(levels)
 
 

@@ -27,7 +27,7 @@ def test_a_run_keeps_the_tokenizer_and_the_sigma_of_the_trained_embedding(classi
     model = AutoModelForSequenceClassification.from_pretrained(classifier / "model")
     assert len(tokenizer) == model.config.vocab_size and model.config.id2label == {0: "neg", 1: "pos"}
     assert (config.model, config.dataset) == ("DistilBERT-3", f"imdb, {reviews.name}")
-    recipe = RECIPES["text-distilbert"](**config.settings)
+    recipe = RECIPES["text-distilbert"].kind(**config.settings)
     parts = recipe.load(recipe.restore(str(classifier / "model")))
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [48, 12, 60]
     sigma = Classification().sigma(model.get_input_embeddings(), parts.train)
@@ -82,7 +82,7 @@ def test_pairs_from_disk_end_to_end(real_data, tmp_path):
 def test_every_family_gets_the_head_that_is_asked_for(family, head, pooling, models, reviews):
     """In float32 whatever was saved; its own head is kept where it reads what is asked for."""
     given = {} if pooling is None else {"pooling": pooling}
-    recipe = RECIPES["text"](data=str(reviews), model=str(models / f"{family}{head}"), max_length=30, **given)
+    recipe = RECIPES["text"].kind(data=str(reviews), model=str(models / f"{family}{head}"), max_length=30, **given)
     recipe = recipe.completed()
     model = recipe.network(recipe.load()).saved
     expected = pooling or ("mean" if head else "cls")
@@ -100,7 +100,7 @@ def test_every_family_gets_the_head_that_is_asked_for(family, head, pooling, mod
 def test_the_papers_recipes_start_from_pretrained_models_too(models, reviews, tmp_path):
     """UT from the words of any; a classifier at its own depth and with care; with a new linear head, or its own."""
     data = {"data": str(reviews), "max_length": 30}
-    setup = RECIPES["text-ut"](**data, model=str(models / "bert"), depth=4).resolve(DescentConfig(str(tmp_path)))
+    setup = RECIPES["text-ut"].kind(**data, model=str(models / "bert"), depth=4).resolve(DescentConfig(str(tmp_path)))
     assert (setup.model.depth, setup.recipe.depth, setup.recipe.hidden_size) == (4, 4, 16)
     start = AutoModelForSequenceClassification.from_pretrained(models / "bert", dtype=torch.float32)
     assert torch.equal(setup.model.get_input_embeddings().weight, start.get_input_embeddings().weight)
@@ -109,7 +109,7 @@ def test_the_papers_recipes_start_from_pretrained_models_too(models, reviews, tm
 
     def made(place):
         linear = {"dataset": "mnli", "readout": "linear"}  # for 3 classes, where the model's own head has 2
-        recipe = RECIPES["text-distilbert"](data="generated", max_length=30, **linear, model=str(place))
+        recipe = RECIPES["text-distilbert"].kind(data="generated", max_length=30, **linear, model=str(place))
         return recipe.network(recipe.completed().load()).saved
 
     model = made(models / "distilbert")
@@ -124,11 +124,11 @@ def test_the_papers_recipes_start_from_pretrained_models_too(models, reviews, tm
 
 def test_pairs_are_told_apart_by_bert(models):
     pairs = {"data": "generated", "dataset": "mnli", "max_length": 30}
-    recipe = RECIPES["text"](**pairs, model=str(models / "bert-bare")).completed()
+    recipe = RECIPES["text"].kind(**pairs, model=str(models / "bert-bare")).completed()
     data = recipe.load()
     assert set(data.train[0]["token_type_ids"]) == {0, 1} and len(data.labels) == 3
     assert recipe.network(data).config.num_labels == 3
-    other = RECIPES["text"](**pairs, model=str(models / "roberta-bare")).completed()
+    other = RECIPES["text"].kind(**pairs, model=str(models / "roberta-bare")).completed()
     assert "token_type_ids" not in other.load().train.column_names
 
 
@@ -149,7 +149,7 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     for data in (None, str(other)):
         summary = run.evaluate(out, noise=[0.0], data=data, exit=data is None)
         assert (summary.samples, summary.model, summary.depth) == (12, "BERT-2", 2)
-    recipe = RECIPES["text"](data=str(other), model=str(out / "model"), max_length=30).completed()
+    recipe = RECIPES["text"].kind(data=str(other), model=str(out / "model"), max_length=30).completed()
     assert recipe.pooling == "mean"
     assert torch.equal(recipe.network(recipe.load()).saved.score.weight, model.score.weight)
     shown, _ = said(capsys, "export", out, "--layers", "1", "--out", tmp_path / "small")

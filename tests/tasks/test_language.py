@@ -32,7 +32,7 @@ SAMPLES = [
 )
 def test_located_targets_are_those_of_a_search(samples, targets, places):
     task = NextToken()
-    plain, located = collated(samples), task.locating(collated)(samples)
+    plain, located = collated(samples), task.located(collated, samples)
     assert located.keys() > plain.keys()
     located = pickle.loads(pickle.dumps(located))  # as from a worker of a data loader
     for batch in (plain, located):
@@ -43,8 +43,8 @@ def test_located_targets_are_those_of_a_search(samples, targets, places):
 
 def test_a_batch_without_labels_stays_as_it_is():
     samples = [{"input_ids": [5, 6]}]
-    assert NextToken().locating(collated)(samples).keys() == {"input_ids"}
-    assert NextToken().locating(lambda given: given)(samples) == samples
+    assert NextToken().located(collated, samples).keys() == {"input_ids"}
+    assert NextToken().located(lambda given: given, samples) == samples
 
 
 def rows(columns):

@@ -93,7 +93,7 @@ def data(tmp_path):
 )
 def test_no_group_is_on_two_sides(data, recipe, source, settings, group, tmp_path, monkeypatch):
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
-    loaded = RECIPES[recipe](data=str(data[source]), **settings).load()
+    loaded = RECIPES[recipe].kind(data=str(data[source]), **settings).load()
     if group is None:
         found = [set(part.names) for part in (loaded.train, loaded.validation, loaded.test)]
     else:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from descend.cli.checks import DENOISERS, check_run, exported_type
+from descend.cli.checks import check_run
 from descend.cli.parsing import read
 from descend.errors import InputError
 
@@ -80,6 +80,7 @@ def denoise(words: Sequence[str]) -> None:
         )
     )
     from descend.results import check_model
+    from descend.results.config import DENOISERS, exported_type
 
     if exported_type(options["run"]) not in DENOISERS:
         check_run(options["run"], options["model"])

@@ -41,14 +41,9 @@ def privacy(words: Sequence[str]) -> None:
         if chosen["noise_is"] == "variance" or options.clip is not None:
             raise InputError(f"{options.run} is a saved model, which does not hold σ_x of its embedding. Give --sigma.")
         chosen["sigma"] = 1.0  # ε does not depend on it
-    from descend.privacy import Release
+    from descend.privacy import page
 
-    dimension = chosen.pop("dimension")
-    if options.clip is not None:
-        release = Release(options.delta, options.clip, options.tokens, **chosen)
-    else:
-        release = Release.of_dimension(options.delta, dimension, tokens=options.tokens, **chosen)
-    print(release.page(gammas))
+    print(page(gammas, options.delta, clip=options.clip, tokens=options.tokens, **chosen))
 
 
 def _trained_noise(run: Path) -> tuple[float, float | None, str]:

@@ -109,8 +109,8 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
         return _frozen(str(folder), out, options)
     if out is not None or any(options.pop(name) is not None for name in ("image_size", "max_length")):
         raise InputError("--out, --image-size and --max-length go with --layers; a run knows its own. Leave them out.")
-    recipe = check_run(folder, options["model"] if options["task"] is None else None)
-    check_data(options["data"], hub=recipe is None or recipe.startswith("text"), images=recipe == "image")
+    recipe = check_run(folder, options["model"]) if options["task"] is None else "text"
+    check_data(options["data"], hub=recipe.startswith("text"), images=recipe == "image")
     from descend import run
     from descend.results import locked
 

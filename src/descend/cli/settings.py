@@ -14,7 +14,6 @@ from descend.recipes import RECIPES
 from descend.settings import (
     LIBRARIES,
     NAMED,
-    DescentSettings,
     Setting,
     SFTSettings,
     check_method,
@@ -52,7 +51,7 @@ OTHERS = {"transformers": "other arguments of Transformers", "trl": "other argum
 
 def recipe_list() -> str:
     """A line for each recipe."""
-    return "\n".join(f"{name:16} {RECIPES.about(name)}" for name in RECIPES)
+    return "\n".join(f"{each.name:16} {each.about}" for each in RECIPES.values())
 
 
 def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
@@ -95,27 +94,22 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
         if words and words[0].startswith("-"):
             got = f"expected the recipe first, got {words[0]}: descend train RECIPE --data PATH --out RUN [settings]"
         raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
-    about = f"Train: {RECIPES.about(recipe)}. " if recipe else ""
-    model = "--model PATH_OR_NAME " if recipe and RECIPES.needs_model(recipe) else ""
+    about = f"Train: {RECIPES[recipe].about}. " if recipe else ""
+    model = "--model PATH_OR_NAME " if recipe and RECIPES[recipe].needs_model else ""
     parser = declared(
         f"train {recipe or 'RECIPE'}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
         f"{model}--data PATH --out RUN [settings]",
     )
     name = parser.add_argument("recipe", help=argparse.SUPPRESS)
-    name.completer = offered_recipes  # type: ignore[attr-defined]
+    name.completer = lambda **_: {each.name: each.about for each in RECIPES.values()}  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(parser.parse_args(list(words)))
-    RECIPES.check_given(given["recipe"], given)
+    RECIPES[given["recipe"]].check_given(given)
     check_data(given["data"], hub=given["recipe"].startswith("text"), images=given["recipe"] == "image")
     given["output_dir"] = given.pop("out")
     return given
-
-
-def offered_recipes(**_: Any) -> dict[str, str]:
-    """The recipes with what each trains, for the completion of a shell."""
-    return {name: RECIPES.about(name) for name in RECIPES}
 
 
 def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) -> None:
@@ -127,7 +121,7 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
         everything: Whether help and completion show all of Transformers' arguments too.
     """
     known = known_settings(recipe) if recipe else {}
-    if recipe and not RECIPES.settings(recipe).has_head:
+    if recipe and not RECIPES[recipe].settings.has_head:
         known = {name: setting for name, setting in known.items() if name not in OF_HEADS}
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
@@ -152,16 +146,11 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
             action.default = argparse.SUPPRESS
 
 
-def library_settings(kind: type[DescentSettings]) -> dict[str, Setting]:
-    """The arguments of Transformers, and for language models of TRL, beside settings of Descend."""
-    of_trl = arguments_of("trl") if kind is SFTSettings else {}
-    return arguments_of("transformers") | of_trl
-
-
 def known_settings(recipe: str) -> dict[str, Setting]:
     """All settings of a recipe that the command line takes, by name, with the recipe's own defaults."""
-    kind = RECIPES.settings(recipe)
-    every = library_settings(kind.arguments_kind) | settings_of(kind.arguments_kind) | settings_of(kind)
+    kind = RECIPES[recipe].settings
+    of_library = arguments_of("transformers") | (arguments_of("trl") if kind.arguments_kind is SFTSettings else {})
+    every = of_library | settings_of(kind.arguments_kind) | settings_of(kind)
     usual = kind.training
     taken = {"output_dir", "resume_from_checkpoint", "disable_tqdm", "log_level", "log_level_replica"}
     return {

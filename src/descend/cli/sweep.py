@@ -42,7 +42,7 @@ def sweep(words: Sequence[str]) -> None:
     name = settings.pop("recipe")
     del settings["output_dir"], settings["quiet"], settings["log_level"]
     talk(vars(options))
-    usual = RECIPES.settings(name).training.get("method", "constrained")
+    usual = RECIPES[name].settings.training.get("method", "constrained")
     methods = [method for part in options.method or [f"erm,{usual}"] for method in part.split(",")]
     from descend.report import write_sweep
     from descend.sweep.results import sentences

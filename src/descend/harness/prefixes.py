@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from descend.models.modules import changed
 from descend.noise import Noise, SampleDraws
 from descend.seeds import Stream, derived
 
@@ -54,11 +55,8 @@ class PrefixDraws(SampleDraws):
             self.follow(input_ids, kwargs.get("attention_mask"))
             return prepare(input_ids, *args, **kwargs)
 
-        network.prepare_inputs_for_generation = prepared  # type: ignore[assignment]
-        try:
+        with changed(network, prepare_inputs_for_generation=prepared):
             yield
-        finally:
-            del network.prepare_inputs_for_generation
 
     def tensor(self, noise: Noise, clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, T, …) in single precision on the device of x, with 0 at padding that the mask shows.

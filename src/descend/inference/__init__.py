@@ -1,16 +1,5 @@
-"""Use trained models: texts → classes, and noisy frames → clean frames."""
+"""Use trained models: texts → classes; and in `descend.inference.denoiser`, with packages for videos, noisy frames."""
 
-from typing import TYPE_CHECKING
+from descend.inference.classifier import DescentClassifier, Prediction
 
-from descend.extras import lazy_names
-
-if TYPE_CHECKING:
-    from descend.inference.classifier import DescentClassifier, Prediction
-    from descend.inference.denoiser import DescentDenoiser
-
-__all__ = ["DescentClassifier", "DescentDenoiser", "Prediction"]
-
-# Loaded on first use: decoding videos needs packages that texts don't.
-_MODULES = {"classifier": ("DescentClassifier", "Prediction"), "denoiser": ("DescentDenoiser",)}
-
-__getattr__ = lazy_names("descend.inference", _MODULES)
+__all__ = ["DescentClassifier", "Prediction"]

@@ -1,7 +1,7 @@
 """Hugging Face classifiers whose every layer is read by the classifier's head."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter
 from typing import Any
 
@@ -181,16 +181,13 @@ class LayeredClassifier(LayeredEncoder):
             return hidden if others is None else (hidden, *map(here, others))
 
         blocks = list(self.layer_modules)
-        handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in blocks]
-        handles += [module.register_forward_hook(after) for module in [self._first_output, *blocks[1:]]]
-        try:
+        with ExitStack() as hooks, suppress(_EveryRowLeft):
+            for block in blocks:
+                hooks.enter_context(block.register_forward_pre_hook(before, with_kwargs=True))
+            for module in [self._first_output, *blocks[1:]]:
+                hooks.enter_context(module.register_forward_hook(after))
             # Call the whole model, not only its encoder, so that hooks for noise and adapters run.
             self(**inputs)
-        except _EveryRowLeft:
-            pass
-        finally:
-            for handle in handles:
-                handle.remove()
         places, logits, layers = map(torch.cat, zip(*left, strict=True))
         order = places.argsort()
         return logits[order], layers[order]

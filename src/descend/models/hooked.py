@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -188,15 +188,11 @@ class HookedModel(WrappedModel):
                 )
             record.returned(block, output)
 
-        handles = []
-        for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
-            handles.append(block.register_forward_pre_hook(partial(record.called, name), with_kwargs=True))
-            handles.append(block.register_forward_hook(after))
-        try:
+        with ExitStack() as hooks:
+            for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
+                hooks.enter_context(block.register_forward_pre_hook(partial(record.called, name), with_kwargs=True))
+                hooks.enter_context(block.register_forward_hook(after))
             yield record
-        finally:
-            for handle in handles:
-                handle.remove()
 
     @torch.no_grad()
     def _verify(self, record: Calls, output: Any) -> None:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError, refuse
 from descend.models.layered import PLACES
-from descend.models.modules import WrappedModel, close, cuda_devices, evaluating
+from descend.models.modules import WrappedModel, changed, close, cuda_devices, evaluating
 from descend.models.own_exits import EXITS, MARK, TRANSLATOR, key_of, load_saved
 
 TRUSTED = ("transformers", "descend", "peft", "torch")
@@ -146,11 +146,8 @@ class LibraryModel(WrappedModel):
         if self.family.norm is None:
             return base(**given, output_hidden_states=True).hidden_states
         # The last of them is then h_L, before the final norm. A saved configuration has no such entry.
-        base.config.tie_last_hidden_states = False
-        try:
+        with changed(base.config, tie_last_hidden_states=False):
             return base(**given, output_hidden_states=True).hidden_states
-        finally:
-            del base.config.tie_last_hidden_states
 
     # --- the readout, and own exits
 
@@ -281,11 +278,8 @@ class LibraryModel(WrappedModel):
         with evaluating(self.network), torch.random.fork_rng(devices=cuda_devices(network)):
             size = self._compare(loss=False)
             factor = PROBED_LOGITS / size if size > 0 else 1.0
-            handle = self.last_of_head.register_forward_hook(lambda module, args, output: output * factor)
-            try:
+            with self.last_of_head.register_forward_hook(lambda module, args, output: output * factor):
                 self._compare(loss=loss)
-            finally:
-                handle.remove()
 
     def _compare(self, *, loss: bool) -> float:
         """Compare the Hugging Face model's outputs with ours once; returns the root mean square of the logits."""

@@ -19,6 +19,7 @@ from transformers import (
     RobertaPreTrainedModel,
 )
 from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
 from descend.errors import InputError
@@ -242,7 +243,7 @@ class TextUTConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
 
-class TextUTLayer(nn.Module):
+class TextUTLayer(GradientCheckpointingLayer):
     """One layer, eq. (47) then (48): symmetric attention among the words of a text, then symmetric feed-forward."""
 
     def __init__(self, config: TextUTConfig):
@@ -281,23 +282,16 @@ class TextUTPreTrainedModel(PreTrainedModel):
 class TextUT(TextUTPreTrainedModel):
     """The encoder: tokens in, L+1 hidden states out. X_0 is the word embedding without positions, as in the paper."""
 
+    _input_embed_layer = "embeddings"
+
     def __init__(self, config: TextUTConfig):
         super().__init__(config)
-        self.gradient_checkpointing = False
         self.embeddings: nn.Module = nn.Embedding(config.vocab_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(
             [TextUTLayer(config) for _ in range(1 if config.tied else config.num_hidden_layers)]
         )
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The word embedding."""
-        return self.embeddings
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embedding."""
-        self.embeddings = value
 
     def forward(
         self,
@@ -321,11 +315,7 @@ class TextUT(TextUTPreTrainedModel):
         hidden = self.dropout(self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
         states = [hidden]
         for index in range(self.config.num_hidden_layers):
-            layer = self.layers[0 if self.config.tied else index]
-            if self.gradient_checkpointing and self.training:
-                hidden = self._gradient_checkpointing_func(layer, hidden, attention_mask)
-            else:
-                hidden = layer(hidden, attention_mask)
+            hidden = self.layers[0 if self.config.tied else index](hidden, attention_mask)
             states.append(hidden)
         return BaseModelOutput(last_hidden_state=hidden, hidden_states=tuple(states) if output_hidden_states else None)
 

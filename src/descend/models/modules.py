@@ -1,4 +1,4 @@
-"""Functions for any torch module: saving as safetensors, tied weights, eval mode; and a layered model around one."""
+"""Saving any torch module as safetensors, its tied weights, eval mode and attributes; a layered model around one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +83,19 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for each, mode in modes.items():
             each.training = mode
+
+
+@contextmanager
+def changed(thing: Any, **values: Any) -> Iterator[None]:
+    """Attributes of an object inside the ``with`` block; after it they are as before, or gone if it had none."""
+    before = {name: vars(thing)[name] for name in values.keys() & vars(thing).keys()}
+    vars(thing).update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            vars(thing).pop(name)
+        vars(thing).update(before)
 
 
 def close(first: Tensor, second: Tensor) -> bool:

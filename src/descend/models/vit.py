@@ -134,7 +134,13 @@ class ViTDenoiserConfig(ViTConfig):
         if config.model_type == "vit":
             processing = _processing(load_model(ViTImageProcessorPil, source, "a ViT", _EXPECTED), config.image_size)
         else:
-            processing = _processing_of_dino(config.patch_size)
+            processing = {  # DINOv2's, but for the size and the crop
+                "image_size": config.patch_size * -(-cls.frame_size // config.patch_size),
+                "image_mean": (0.485, 0.456, 0.406),
+                "image_std": (0.229, 0.224, 0.225),
+                "resample": "bicubic",
+                "use_mask_token": False,  # it would get no gradient
+            }
         entries = {name: value for name, value in config.to_dict().items() if name not in _NOT_OURS}
         entries |= {"num_hidden_layers": depth or blocks, "backbone": config.model_type, "readout": readout}
         return cls(**entries | processing)
@@ -304,17 +310,6 @@ def _processing(processor: ViTImageProcessorPil, image_size: int | list[int] | t
         "image_mean": [value / white for value in mean],
         "image_std": [value / white for value in std],
         "resample": FILTERS[processor.resample],
-    }
-
-
-def _processing_of_dino(patch: int) -> dict[str, Any]:
-    """The settings of `ViTDenoiserConfig` for a DINOv2: those of its processor, but for the size and the crop."""
-    return {
-        "image_size": patch * -(-ViTDenoiserConfig.frame_size // patch),
-        "image_mean": (0.485, 0.456, 0.406),
-        "image_std": (0.229, 0.224, 0.225),
-        "resample": "bicubic",
-        "use_mask_token": False,  # it would get no gradient
     }
 
 

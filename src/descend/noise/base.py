@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from typing import Any, Self
 
@@ -141,14 +141,12 @@ class Noise:
                 kwargs = kwargs | {"inputs_embeds": corrupted}
             return args, kwargs
 
-        handles = [module.register_forward_pre_hook(before, with_kwargs=True) for module in {model, inner}]
         embedding = model.get_input_embeddings()
-        handles.append(embedding.register_forward_hook(lambda module, args, embedded: noisy(embedded)))
-        try:
+        with ExitStack() as hooks:
+            for module in {model, inner}:
+                hooks.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
+            hooks.enter_context(embedding.register_forward_hook(lambda module, args, embedded: noisy(embedded)))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 class GaussianNoise(Noise):

@@ -3,9 +3,9 @@
 Importing this package is cheap. Recipes and the other names load torch and Transformers when they are first used.
 """
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from descend import settings
 from descend.errors import InputError
@@ -28,14 +28,53 @@ __all__ = [
 ]
 
 
-class _Entry(NamedTuple):
-    """A recipe's class and its settings, one line about it, and what ``--data`` may be beside `GENERATED`."""
+class Entry(NamedTuple):
+    """A recipe by name, and what is known of it before its class is imported.
 
-    module: str
+    Attributes:
+        name: The recipe's name.
+        place: The module in this package and the class in it.
+        settings: The class of its settings.
+        about: One line about it.
+        data: What ``--data`` may be beside `GENERATED`.
+    """
+
     name: str
+    place: str
     settings: type[RecipeSettings]
     about: str
     data: str
+
+    @property
+    def kind(self) -> "type[Recipe]":
+        """The recipe's class, which may need optional packages."""
+        with required(self.name):
+            return resolve_name(f"descend.recipes.{self.place}")
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether it trains a pretrained model, which must be named."""
+        return issubclass(self.settings, settings.PretrainedSettings)
+
+    def check_given(self, given: Mapping[str, Any]) -> None:
+        """Refuse a recipe without data or model: generated data are used only where they are asked for.
+
+        Args:
+            given: The given settings.
+
+        Raises:
+            InputError: If no data are given, or no model to a recipe of pretrained models.
+        """
+        model = ""
+        if self.needs_model and given.get("model") is None:
+            model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
+        if given.get("data") is None:
+            raise InputError(
+                f"{self.name} needs data; expected --data {self.data}, or --data {GENERATED} for the generated ones "
+                f"that come with descend.{model and f' Also give {model}'}"
+            )
+        if model:
+            raise InputError(f"{self.name} trains a pretrained model; expected {model}")
 
 
 _VIDEO = "PATH, a folder or file of videos"
@@ -43,131 +82,82 @@ _TEXT = "NAME, a folder of texts with classes or its name on the Hub"
 _INSTRUCTIONS = "FILE, .json or .jsonl in Alpaca's form"
 
 
-class _Recipes(Mapping[str, "type[Recipe]"]):
-    """Recipes by name. Each is imported on access, because it may need optional packages."""
-
-    _entries: ClassVar = {
-        "video-ut": _Entry(
-            "video",
-            "UTRecipe",
+RECIPES = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "video-ut",
+            "video:UTRecipe",
             settings.UTSettings,
             "video denoising with the unrolled transformer UT (Yang et al., 2022)",
             _VIDEO,
         ),
-        "video-dust": _Entry(
-            "video",
-            "DUSTRecipe",
+        Entry(
+            "video-dust",
+            "video:DUSTRecipe",
             settings.DUSTSettings,
             "video denoising with the deep unfolded sequential transformer DUST (De Weerdt et al., 2023)",
             _VIDEO,
         ),
-        "video-vit": _Entry(
-            "video",
-            "ViTRecipe",
+        Entry(
+            "video-vit",
+            "video:ViTRecipe",
             settings.ViTSettings,
             "video denoising with a vision transformer ViT, frame by frame (Dosovitskiy et al., 2021)",
             _VIDEO,
         ),
-        "text-ut": _Entry(
-            "text",
-            "TextUTRecipe",
+        Entry(
+            "text-ut",
+            "text:TextUTRecipe",
             settings.TextUTSettings,
             "text classification with the unrolled transformer UT on word embeddings",
             _TEXT,
         ),
-        "text-distilbert": _Entry(
-            "text",
-            "DistilBERTRecipe",
+        Entry(
+            "text-distilbert",
+            "text:DistilBERTRecipe",
             settings.EncoderSettings,
             "text classification with DistilBERT (Sanh et al., 2019), small from scratch or pretrained",
             _TEXT,
         ),
-        "text-roberta": _Entry(
-            "text",
-            "RoBERTaRecipe",
+        Entry(
+            "text-roberta",
+            "text:RoBERTaRecipe",
             settings.EncoderSettings,
             "text classification with RoBERTa (Liu et al., 2019), small from scratch or pretrained",
             _TEXT,
         ),
-        "image": _Entry(
-            "images",
-            "ImageRecipe",
+        Entry(
+            "image",
+            "images:ImageRecipe",
             settings.ImageSettings,
             "image classification with a pretrained ViT, DeiT or DINOv2",
             "PATH, a folder of images by class or of MNIST's IDX files, or --data digits",
         ),
-        "llm-sft": _Entry(
-            "language",
-            "InstructionRecipe",
+        Entry(
+            "llm-sft",
+            "language:InstructionRecipe",
             settings.InstructionSettings,
             "instruction tuning of a Llama-like language model, small from scratch or pretrained",
             _INSTRUCTIONS,
         ),
-        "text": _Entry(
+        Entry(
             "text",
-            "ClassifierRecipe",
+            "text:ClassifierRecipe",
             settings.ClassifierSettings,
             "text classification with a pretrained model: BERT, RoBERTa, ModernBERT and others",
             _TEXT,
         ),
-        "lm": _Entry(
-            "language",
-            "LanguageModelRecipe",
+        Entry(
+            "lm",
+            "language:LanguageModelRecipe",
             settings.LanguageModelSettings,
             "instruction tuning of a pretrained language model: Llama, Qwen and others",
             _INSTRUCTIONS,
         ),
-    }
-
-    def __getitem__(self, name: str) -> "type[Recipe]":
-        entry = self._entries[name]
-        with required(name):
-            return getattr(import_module(f"descend.recipes.{entry.module}"), entry.name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries  # Mapping's own would import the recipe
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def about(self, name: str) -> str:
-        """One line about a recipe; imports nothing."""
-        return self._entries[name].about
-
-    def settings(self, name: str) -> type[RecipeSettings]:
-        """The settings of a recipe; imports nothing."""
-        return self._entries[name].settings
-
-    def needs_model(self, name: str) -> bool:
-        """Whether a recipe trains a pretrained model, which must be named; imports nothing."""
-        return issubclass(self.settings(name), settings.PretrainedSettings)
-
-    def check_given(self, name: str, given: Mapping[str, Any]) -> None:
-        """Refuse a recipe without data or model: generated data are used only where they are asked for.
-
-        Args:
-            name: The recipe.
-            given: The given settings.
-
-        Raises:
-            InputError: If no data are given, or no model to a recipe of pretrained models.
-        """
-        model = ""
-        if self.needs_model(name) and given.get("model") is None:
-            model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
-        if given.get("data") is None:
-            raise InputError(
-                f"{name} needs data; expected --data {self._entries[name].data}, or --data {GENERATED} for the "
-                f"generated ones that come with descend.{model and f' Also give {model}'}"
-            )
-        if model:
-            raise InputError(f"{name} trains a pretrained model; expected {model}")
-
-
-RECIPES = _Recipes()
+    )
+}
+"""Name → recipe, in the order of the command line's list."""
 
 _ROOMS = {
     "base": ("SHIFTS", "Data", "Recipe", "Restored", "Setup"),

@@ -41,13 +41,13 @@ def configure(name: str, **settings: Any) -> Configured:
     """
     if name not in RECIPES:
         raise InputError(f"no recipe {name!r}; expected one of {', '.join(RECIPES)}.")
-    kind = RECIPES[name]
+    kind = RECIPES[name].kind
     of_recipe, of_trainer = settings_of(kind), settings_of(kind.arguments())
     if unknown := settings.keys() - of_recipe.keys() - of_trainer.keys():
         raise InputError(
             f"{name} has no settings {', '.join(sorted(unknown))}; descend train {name} --help lists them."
         )
-    RECIPES.check_given(name, settings)
+    RECIPES[name].check_given(settings)
     check_method(settings)
     preset = Preset()
     if settings.get("preset") is not None:

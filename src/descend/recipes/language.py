@@ -157,7 +157,9 @@ class LanguageRecipe(LanguageSettings, Recipe):
             try:
                 network = get_peft_model(network, settings)
             except ValueError as error:
-                names = sorted({name.split(".")[-1] for name, module in network.named_modules() if _linear(module)})
+                names = sorted(
+                    {name.split(".")[-1] for name, module in network.named_modules() if hasattr(module, "in_features")}
+                )
                 raise InputError(
                     f"--lora must name modules of the model: {', '.join(names)}; got {self.lora}. {reason(error)}"
                 ) from None
@@ -271,7 +273,3 @@ class InstructionRecipe(InstructionSettings, LanguageRecipe):
 
 def _notes(skipped: dict[str, int]) -> tuple[str, ...]:
     return tuple(f"{count} row{'s' if count > 1 else ''} left out: {why}" for why, count in skipped.items())
-
-
-def _linear(module: Any) -> bool:
-    return hasattr(module, "in_features")

@@ -1,12 +1,14 @@
 """The settings of a run: ``config.json``."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import JsonValue
 
 from descend.errors import InputError, refuse
-from descend.results.base import CONFIG_FILE, File
+from descend.reading import read_json
+from descend.results.base import CONFIG_FILE, GROUPS_FILE, RECORDS_FILE, SUMMARY_FILE, File, parse
 
 MODELS = ("model", "best_feasible")
 """The folders of a run that may hold a model."""
@@ -16,6 +18,9 @@ LANGUAGE = ("llm-sft", "lm")
 
 PRETRAINED = ("text", "lm", "image")
 """The recipes of any pretrained model."""
+
+DENOISERS = ("descend-ut", "descend-dust", "descend-vit")
+"""The model types of the video recipes."""
 
 
 class RunConfig(File):
@@ -132,6 +137,54 @@ def read_config(folder: Path) -> RunConfig:
     """Read the ``config.json`` of a run folder.
 
     Raises:
-        InputError: If it is missing, damaged or not a run's.
+        InputError: If it is missing, damaged or not a run's: then it says what the folder is, and what to do with it.
     """
-    return RunConfig.read(folder / CONFIG_FILE)
+    path, written = folder / CONFIG_FILE, (RECORDS_FILE, GROUPS_FILE, SUMMARY_FILE, "checkpoint-*")
+    if not path.exists() and any(any(folder.glob(name)) for name in written):
+        page = f" Its page: descend report {folder}." if (folder / SUMMARY_FILE).is_file() else ""
+        raise InputError(
+            f"{folder} was written by a script, and is no run of descend train, which names its data and model. In "
+            f"Python descend.evaluate evaluates the model, and descend.run.export_model writes its first layers.{page}"
+        )
+    content = read_json(path)
+    if isinstance(content, Mapping) and "recipe" not in content:
+        _refuse_model(folder, content)
+    return parse(RunConfig, content, str(path), RunConfig.todo)
+
+
+def _refuse_model(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse the folder of a model by the entries of its ``config.json``: of a run's, an export, or another one."""
+    run, kind = folder.absolute().parent, config.get("model_type")
+    judge = f"descend evaluate {folder} --task classification --data PATH"
+    classifier = "ForSequenceClassification" in str(config.get("architectures"))
+    use = f" It is evaluated by {judge}." if classifier else ""
+    if kind in DENOISERS:
+        use = f" Its frames are written by descend denoise {folder} --data PATH --out FOLDER."
+    refuse(
+        (
+            folder.absolute().name in MODELS and (run / CONFIG_FILE).is_file(),
+            f"{folder} is a model of a run; give the run: {run} --model {folder.absolute().name}.",
+        ),
+        (
+            exported_type(folder) is not None,
+            f"{folder} is an export, and no run; give the run that it was exported from.{use}",
+        ),
+        (
+            kind is not None,
+            f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. How many layers "
+            f"it needs says descend evaluate {folder} --layers --data PATH. Judge it by "
+            f"{judge if classifier else 'descend.evaluate in Python'}; in Python descend.run.export_model writes its "
+            "first layers.",
+        ),
+    )
+
+
+def exported_type(folder: Path) -> str | None:
+    """The model type of a folder that ``descend export`` wrote; None for another folder.
+
+    Raises:
+        InputError: If its ``config.json`` is not JSON.
+    """
+    path = folder / CONFIG_FILE
+    config = read_json(path) if path.is_file() else None
+    return config.get("model_type") if isinstance(config, dict) and isinstance(config.get("descend"), dict) else None

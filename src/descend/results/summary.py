@@ -309,11 +309,6 @@ class Summary(Verdict, Provenance, File):
         return f"the full depth of {run_name(Path(needed.baseline))}{seed}"
 
     @property
-    def last_trained(self) -> bool:
-        """Whether the model is evaluated without its run, so that others may have trained it since Descend did."""
-        return self.note.startswith(LAST_TRAINED)
-
-    @property
     def of_script(self) -> bool:
         """Whether no recipe trained the model: the paper's have a hyphen in their names, classes of tasks have none."""
         return "-" not in self.recipe and self.recipe not in PRETRAINED

@@ -59,11 +59,6 @@ class Trained(Part):
         except ValidationError:
             return None
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the model has all the layers that it was trained with, so that its constraints have a verdict."""
-        return self.exported_layers is None and bool(self.problem)
-
     def content(self) -> dict[str, Any]:
         """The entry in JSON types."""
         return self.model_dump(exclude_none=True)

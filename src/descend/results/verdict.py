@@ -118,7 +118,9 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
     """The verdict in words; ``data`` are what it was measured on."""
     chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
     proven = [layer for layer in verdict.violated if layer not in chance]
-    missed, breaks = _misses(chance), "breaks its constraint" if len(proven) == 1 else "break their constraints"
+    misses = "misses its bound" if len(chance) == 1 else "miss their bounds"
+    missed = f"{_listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
+    breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
     more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
     sentences: dict[Status, str] = {
         "not_asked": f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that.",
@@ -149,11 +151,6 @@ def certificate_sentence(verdict: Verdict) -> str:
     if not falls:
         return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
     return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
-
-
-def _misses(constraints: Sequence[int]) -> str:
-    misses = "misses its bound" if len(constraints) == 1 else "miss their bounds"
-    return f"{_listed(constraints)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
 
 
 def _listed(constraints: Sequence[int]) -> str:

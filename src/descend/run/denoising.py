@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from descend.errors import InputError
-from descend.inference import DescentDenoiser
+from descend.inference.denoiser import DescentDenoiser
 from descend.progress import progress
 from descend.results import MODELS
 from descend.results.folder import refuse_full

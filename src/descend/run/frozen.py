@@ -79,13 +79,13 @@ def evaluate_frozen(
         (most is not None and most < 2, f"--limit (most) must be at least 2 samples; got {most}."),
         *(
             (
-                each not in settings_of(RECIPES.settings(name)),
+                each not in settings_of(RECIPES[name].settings),
                 f"{flag_of(each)} is none of descend train {name}, by which {model} is read. Leave it out.",
             )
             for each in settings
         ),
     )
-    kind: Any = RECIPES[name]
+    kind: Any = RECIPES[name].kind
     if name == "text":
         from descend.recipes.text import LinearlyReadRecipe  # needs the extra `text`
 

@@ -68,7 +68,7 @@ def of_run(folder: Path, model: str) -> LoadedModel:
     path, config = folder / CONFIG_FILE, read_config(folder)
     unusable = f"{path} holds settings that this version of descend can't use"
     with refusing(unusable, AGAIN, passing=MissingPackageError):
-        recipe = RECIPES[config.recipe](**config.settings)  # type: ignore[arg-type]
+        recipe = RECIPES[config.recipe].kind(**config.settings)  # type: ignore[arg-type]
         kind: Any = recipe.arguments()
         training = {name: value for name, value in config.training.items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
@@ -108,7 +108,7 @@ def of_model(folder: Path, name: str, data: str, dataset: str | None = None) -> 
     given: dict[str, Any] = {} if dataset is None else {"dataset": dataset}
     if trained is not None and trained.shift in SHIFTS and trained.shift != "dropout":
         given |= {"noise": trained.noise, "noise_is": trained.noise_is}
-    kind: Any = RECIPES[name]
+    kind: Any = RECIPES[name].kind
     recipe = kind(model=str(folder), data=data, **given)
     restored = _restored(recipe, folder)
     longest = min(restored.model.limits.get("length", LONGEST), LONGEST)
@@ -130,7 +130,7 @@ def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentPr
     Raises:
         InputError: If what was saved with the model describes no problem.
     """
-    if trained is None or not trained.is_whole:
+    if trained is None or trained.exported_layers is not None or not trained.problem:
         return None
     with refusing("the constraints saved with the model describe no problem", passing=MissingPackageError):
         return problem_of(trained.problem, network.depth, network.first_layer)

@@ -83,7 +83,8 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
         limit: The number of checkpoints to keep, including the best; None for all.
         best: The best checkpoint, which is never deleted.
     """
-    newest = sorted(checkpoints(folder), key=_sealed, reverse=True)  # another trainer's are not counted
+    ours = checkpoints(folder)  # another trainer's are not counted
+    newest = sorted(ours, key=lambda each: ((each / MANIFEST_FILE).stat().st_mtime_ns, step_of(each)), reverse=True)
     if not newest or not limit or limit < 0:
         return
     stays = {newest[0]} | ({Path(best)} if best else set())
@@ -189,11 +190,6 @@ def step_of(checkpoint: Path) -> int:
 def _warn_kept(checkpoint: Path) -> None:
     """Warn once of a checkpoint that is not deleted."""
     logger.warning("%s holds what Descend did not write. It stays, and save_total_limit passes over it.", checkpoint)
-
-
-def _sealed(checkpoint: Path) -> tuple[int, int]:
-    """Sort key: when a checkpoint was written, then its step."""
-    return (checkpoint / MANIFEST_FILE).stat().st_mtime_ns, step_of(checkpoint)
 
 
 def _files(checkpoint: Path) -> list[Path]:

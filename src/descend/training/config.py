@@ -352,25 +352,6 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         """Whether inner layers get own exits."""
         return self.exits == "own" or CLASSES[self.method].own_exits
 
-    def check_exits(self, name: str, *, has_head: bool) -> None:
-        """Refuse own exits for a model whose layers are not read by a head of Transformers, which they are copies of.
-
-        Args:
-            name: The model's name, for the message.
-            has_head: Whether they are.
-        """
-        refuse(
-            (
-                self.head_lr_ratio != 1 and not has_head,
-                f"head_lr_ratio is of heads of Transformers; {name} has none. Leave it out.",
-            ),
-            (
-                self.own_exits and not has_head,
-                f"own exits are copies of the head of a model of Transformers; the layers of {name} share one readout. "
-                "Choose exits shared, and not the method probe.",
-            ),
-        )
-
     @property
     def idle(self) -> set[str]:
         """Names of Descend's settings that this method does not use."""

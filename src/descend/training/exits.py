@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Subset
 from transformers.trainer_utils import has_length
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.evaluation.probes import fit_exits
 from descend.models.causal import LayeredCausalLM
 from descend.models.library import LibraryModel
@@ -29,15 +29,26 @@ class OwnExits(Measuring):
             InputError: If the model can't have some.
         """
         model, had = self.objective.model, self.objective.own
-        args.check_exits(type(model.saved).__name__, has_head=isinstance(model, LibraryModel))
+        name, has_head = type(model.saved).__name__, isinstance(model, LibraryModel)
+        refuse(
+            (
+                args.head_lr_ratio != 1 and not has_head,
+                f"head_lr_ratio is of heads of Transformers; {name} has none. Leave it out.",
+            ),
+            (
+                args.own_exits and not has_head,
+                f"own exits are copies of the head of a model of Transformers; the layers of {name} share one readout. "
+                "Choose exits shared, and not the method probe.",
+            ),
+        )
         if args.own_exits:
             model.give_own_exits()
         elif args.exits == "shared" and had:
             model.share_readout()
         if args.head_lr_ratio != 1 and not model.head_parameters():
             raise InputError(
-                f"head_lr_ratio is of a classifier's head and own exits; this {type(model.saved).__name__} has none. "
-                "Leave it out, or choose exits own."
+                f"head_lr_ratio is of a classifier's head and own exits; this {name} has none. Leave it out, or choose "
+                "exits own."
             )
         return args.own_exits and not had
 

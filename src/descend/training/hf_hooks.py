@@ -21,7 +21,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
-from descend.models.modules import tied_names
+from descend.models.modules import changed, tied_names
 from descend.results import PART, of_disk
 from descend.results.ownership import atomic_folder, is_checkpoint
 from descend.seeds import Stream, generator_of
@@ -158,12 +158,8 @@ class TrainerHooks(Saving):
             """Prepare the objective in place of the model, and not compiled as a whole: its weights change."""
 
             def prepared(*objects: Any, **options: Any) -> Any:
-                backend = plugin.backend
-                plugin.backend = DynamoBackend.NO if compiles else backend
-                try:
+                with changed(plugin, backend=DynamoBackend.NO if compiles else plugin.backend):
                     return prepare(*(self.objective if each is self.model else each for each in objects), **options)
-                finally:
-                    plugin.backend = backend
 
             return prepared
 
@@ -223,12 +219,9 @@ class TrainerHooks(Saving):
 
     def _finalize_training(self, *given: Any) -> Any:
         """As in Transformers, which deletes all checkpoints but the best one here, whoever wrote them."""
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
         self.end_run()
-        try:
+        with changed(self.args, save_total_limit=None):  # `rotate` has kept to it, and to the newest
             return super()._finalize_training(*given)
-        finally:
-            self.args.save_total_limit = limit  # `rotate` has kept to it, and to the newest
 
     def on_device(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the model's device."""
@@ -282,11 +275,9 @@ class TrainerHooks(Saving):
         part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
 
         def write() -> None:
-            self.checkpoint_parent, self._unwritten = temporary, None
-            try:
+            self._unwritten = None
+            with changed(self, checkpoint_parent=temporary):
                 super(TrainerHooks, self)._save_checkpoint(model, None)
-            finally:
-                self.checkpoint_parent = None
             if self.state.best_model_checkpoint == str(part):
                 self.state.best_model_checkpoint = str(folder)  # its path after the rename, on every rank
             if self._unwritten is not None:

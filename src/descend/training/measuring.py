@@ -4,8 +4,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from descend.evaluation.calibration import COST_TOLERANCE, TEMPERATURES, at_temp
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
 from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredCausalLM, LayeredClassifier
+from descend.models.modules import changed
 from descend.results import Verdict, put
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
 from descend.tasks.text import Classification
@@ -264,20 +265,10 @@ class Measuring(TrainerHooks):
             self._best = loss
             place = self.args.folder / FEASIBLE_FOLDER
             with atomic_folder(place) if self.args.should_save else nullcontext(place) as folder:
-                with self._tempered(divisor) if divisor != 1 else nullcontext():
+                tempered = self.objective.model.tempered(divisor) if divisor != 1 else nullcontext()
+                with tempered, changed(self, temperature=self.temperature * divisor):
                     self.save_pretrained(folder)
                 self.save_dual(folder / DUAL_FILE, folder)
-
-    @contextmanager
-    def _tempered(self, divisor: float) -> Iterator[None]:
-        """Divide a classifier's logits inside the ``with`` block, and say so in what is saved there."""
-        before = self.temperature
-        with self.objective.model.tempered(divisor):
-            self.temperature = before * divisor
-            try:
-                yield
-            finally:
-                self.temperature = before
 
     @staticmethod
     def _evaluated(dataset: Any) -> dict[str, Any]:

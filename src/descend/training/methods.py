@@ -6,7 +6,7 @@ To add one, derive a class here, put it into `CLASSES`, and name it in `descend.
 import math
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from statistics import fmean
 from typing import Any, ClassVar
@@ -289,15 +289,12 @@ class LayerSkip(Method):
     def installed(self) -> Iterator[None]:
         """Drop rows of the blocks in training mode inside the ``with`` block."""
         # Before other hooks, which record the output. They stay in the backward pass, where checkpointing recomputes.
-        handles = [
-            block.register_forward_hook(partial(self._drop, number), prepend=True, with_kwargs=True)
-            for number, block in enumerate(self.blocks)
-        ]
-        try:
+        with ExitStack() as hooks:
+            for number, block in enumerate(self.blocks):
+                hooks.enter_context(
+                    block.register_forward_hook(partial(self._drop, number), prepend=True, with_kwargs=True)
+                )
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _drop(self, number: int, block: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
         """The block's output, but its input in dropped rows."""

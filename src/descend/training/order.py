@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from descend.errors import InputError
+from descend.models.modules import changed
 from descend.tasks.text import NextToken
 from descend.training.exits import OwnExits
 
@@ -77,7 +78,12 @@ class Ordered(OwnExits):
         Here the last micro-batches are shorter, and a rank without samples runs a micro-batch that is not counted.
         Streams, whose length is unknown, and ``batch_rebalance`` work as in Transformers.
         """
-        with self._locating():
+        collate, task = self.data_collator, self.objective.task
+        # Accelerate cuts up some batches after they are collated, such as those of a stream.
+        cuts = self.accelerator.dataloader_config.dispatch_batches or not has_length(self.train_dataset)
+        if isinstance(task, NextToken) and not cuts:
+            collate = partial(task.located, collate)
+        with changed(self, data_collator=collate):
             loader = super().get_train_dataloader()
         shard = getattr(loader, "batch_sampler", None)
         if isinstance(shard, BatchSamplerShard) and type(shard.batch_sampler) is BatchSampler and shard.even_batches:
@@ -88,21 +94,6 @@ class Ordered(OwnExits):
             shard.num_processes, shard.process_index = 1, 0
             shard.sampler = share.sampler  # resuming calls set_epoch on this attribute
         return loader
-
-    @contextmanager
-    def _locating(self) -> Iterator[None]:
-        """Inside the ``with`` block the collator also notes where a language model's targets are.
-
-        Batches that Accelerate cuts up after they are collated, such as those of a stream, are left as they are.
-        """
-        collate, task = self.data_collator, self.objective.task
-        cuts = self.accelerator.dataloader_config.dispatch_batches or not has_length(self.train_dataset)
-        if isinstance(task, NextToken) and not cuts:
-            self.data_collator = task.locating(collate)
-        try:
-            yield
-        finally:
-            self.data_collator = collate
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device

@@ -1,12 +1,9 @@
 """DescentSFTTrainer: TRL's SFTTrainer under layerwise descent constraints."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import TrainingArguments
 from trl import SFTConfig, SFTTrainer
@@ -18,6 +15,7 @@ from descend.errors import InputError, reason, refuse
 from descend.evaluation.layers import LayerLosses, WatchRows
 from descend.models import LayeredCausalLM
 from descend.models.loading import refuse_unsafe
+from descend.models.modules import changed
 from descend.noise import Noise
 from descend.results import Verdict
 from descend.settings import SFTSettings
@@ -130,10 +128,12 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
             model = _loaded(model, args)
             args.model_init_kwargs = None
         given: Any = getattr(model, "saved", model)  # a layered model's own module
-        model = LayeredCausalLM(given).saved  # raises if the model is not supported
-        base = _base(model)
+        layered = LayeredCausalLM(given)  # raises if the model is not supported
+        model, base = layered.saved, layered.library
+        head = base.get_output_embeddings()
         forward = {name: value for name, value in vars(base).items() if name == "forward"}
-        with _any_head(model):
+        # TRL refuses an adapter on the head, which its fused loss can't apply; ours calls the head.
+        with changed(base, get_output_embeddings=lambda: getattr(head, "base_layer", head)):
             try:
                 super(DescentMixin, self).__init__(model, args, *others, **kwargs)  # type: ignore[arg-type]
             except (ValueError, TypeError) as error:
@@ -185,23 +185,3 @@ def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:
 
 def _of_trl(accuracy: float, entropy: float, tokens: float) -> dict[str, float]:
     return {"mean_token_accuracy": accuracy, "entropy": entropy, "num_tokens": tokens}
-
-
-def _base(model: Any) -> Any:
-    return model.get_base_model() if isinstance(model, PeftModel) else model
-
-
-@contextmanager
-def _any_head(model: Any) -> Iterator[None]:
-    """Make TRL accept a model with an adapter on its head.
-
-    TRL's fused loss uses the head's weight and can't apply an adapter; ours calls the head. Inside the ``with`` block
-    the model's ``get_output_embeddings`` returns the head without the adapter.
-    """
-    base = _base(model)
-    head = base.get_output_embeddings()
-    base.get_output_embeddings = lambda: getattr(head, "base_layer", head)
-    try:
-        yield
-    finally:
-        del base.get_output_embeddings

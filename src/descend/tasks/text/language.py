@@ -1,7 +1,6 @@
 """The language modelling task: predict each next token."""
 
 from collections.abc import Callable, MutableMapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -43,13 +42,6 @@ def _places(labels: Tensor) -> Tensor:
     return F.pad(labels[:, 1:] != IGNORED, (0, 1)).flatten().nonzero().flatten()  # no token follows the last one
 
 
-def _collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
-    batch = collate(samples)
-    if isinstance(batch, MutableMapping) and isinstance(batch.get("labels"), Tensor):
-        batch[LOCATED] = Located(batch["labels"])
-    return batch
-
-
 class NextToken(LogitTask):
     """Predict the next token wherever its label is not ignored.
 
@@ -69,9 +61,12 @@ class NextToken(LogitTask):
         return batch["labels"].flatten()[self._places_of(batch) + 1]
 
     @staticmethod
-    def locating(collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-        """A collator whose batches know where their targets are, so that no step waits for a GPU to find them."""
-        return partial(_collated, collate)
+    def located(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+        """The batch of a collator, which then knows where its targets are: no step waits for a GPU to find them."""
+        batch = collate(samples)
+        if isinstance(batch, MutableMapping) and isinstance(batch.get("labels"), Tensor):
+            batch[LOCATED] = Located(batch["labels"])
+        return batch
 
     @staticmethod
     def _places_of(batch: dict[str, Any]) -> Tensor:
