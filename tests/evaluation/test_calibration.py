@@ -67,7 +67,7 @@ def test_with_constraints_the_last_loss_may_be_one_percent_higher():
     assert without[-1] < found[-1] <= 1.01 * without[-1]
 
 
-@pytest.mark.parametrize("family", ["distilbert", "bert", "roberta", "descend-distilbert-linear", "descend-text-ut"])
+@pytest.mark.parametrize("family", ["distilbert", "bert", "roberta", "descend-mean-pooled", "descend-text-ut"])
 def test_the_head_takes_up_a_temperature_and_no_decision_changes(family):
     model = LayeredClassifier(networks.network(family).eval())
     inputs = {"input_ids": torch.randint(5, 40, (4, 7)), "attention_mask": torch.ones(4, 7, dtype=torch.long)}

@@ -17,8 +17,7 @@ from descend.cli.settings import read_recipe
 from descend.noise import GaussianNoise
 from descend.results import RunConfig, Summary, read_summary, verdict_sentence
 from descend.results.card import CARD_FILE, card, edited_card, write_card
-from descend.run import stored
-from descend.run.describing import train_command
+from descend.run.describing import stored, train_command, values_of
 from tests.support.networks import QUIET, network
 from tests.support.runs import train
 from tests.support.subjects import labelled
@@ -154,30 +153,36 @@ COMMANDS = [
     "text-distilbert --data generated --preset paper --method erm --dataset mnli --report-to tensorboard",
     "llm-sft --data generated --dual-optim-args '{\"start\": 0}' --bf16 --dual-every epoch",
     "text --data generated --model them/bert --keep-layers 2 --dataset mnli --pooling cls",
+    "text-ut --data generated --hub-token hidden --num-train-epochs 3",
     "lm --data generated --model them/llama --lora q_proj --noise 0.5 --learning-rate 1e-4",
 ]
 
 
-def settings(words: list[str]) -> tuple:
-    """What a command trains."""
-    name, recipe, args, _ = read_recipe([*words, "--out", "RUN", "--use-cpu"])
-    return name, asdict(recipe), stored(args) | {"use_cpu": True}
+def configured(words: list[str]) -> RunConfig:
+    """The ``config.json`` of a command."""
+    name, recipe, args, given = read_recipe([*words, "--out", "RUN", "--use-cpu"])[0]
+    known = {"method": args.method, "preset": args.preset, "seed": args.seed, "model": "m"}
+    return RunConfig(
+        recipe=name,
+        **known,
+        settings=asdict(recipe),
+        training=stored(args),
+        given=values_of(given, recipe, args),
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_of_a_card_trains_the_same_run_and_names_no_folder(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    name, recipe, training = settings(shlex.split(command))
-    known = {"recipe": name, "method": training["method"], "preset": training["preset"], "seed": 0, "model": "m"}
-    config = RunConfig(**known, settings=recipe, training=training)
+    config = configured(shlex.split(command))
     words = shlex.split(train_command(config))
-    assert words[:3] == ["descend", "train", name] and words[-2:] == ["--out", "RUN"]
-    assert settings(words[2:-2]) == (name, recipe, training)
+    assert words[:3] == ["descend", "train", config.recipe] and words[-2:] == ["--out", "RUN"]
+    assert configured(words[2:-2]) == config and "hidden" not in words
     (tmp_path / "secret" / "clips").mkdir(parents=True)
     places = {"data": str(tmp_path / "secret" / "clips"), "cache_dir": str(tmp_path)}
-    known = {setting: value for setting, value in places.items() if setting in recipe}
-    shared = train_command(config.model_copy(update={"settings": recipe | known}))
+    shared = train_command(config.model_copy(update={"given": config.given | places}))
     assert "--data clips" in shared and str(tmp_path) not in shared
+    assert train_command(config.model_copy(update={"given": {}})) == ""  # of an older run
 
 
 @pytest.fixture

@@ -177,29 +177,52 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     said(capsys, "evaluate", classifier, "--noise", "1")
     content, summary = json.loads((classifier / "summary.json").read_text()), read_summary(classifier)
     before = {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
-    chosen = max(summary.layers_needed.choice(2).layer, 1)
+    chosen = max(summary.layers_needed.chosen[2].layer, 1)
     out, _ = said(capsys, *auto, "--out", tmp_path / "own")
     assert before == {path: path.read_bytes() for path in classifier.rglob("*") if path.is_file()}
-    assert f"K = {chosen} of 3: " in out and "within 2 points of its own full depth" in out
+    assert summary.answer in out and "held to its own full depth" in out
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "own").config.n_layers == chosen
     rows = [line.split("accuracy ")[1] for line in out.splitlines() if line.startswith("layer ")]
     metrics = [f"{value:.4f}" for value in summary.validation.metric]
-    assert [row.removesuffix(" <- chosen") for row in rows] == metrics and rows[chosen].endswith(" <- chosen")
-    assert "On test data: open within 2 points" in out  # so few texts certify nothing
-    out, _ = said(capsys, *auto, "--baseline", classifier, "--out", tmp_path / "held")
-    assert f"within 2 points of the full depth of {classifier}" in out
+    mark = " <- chosen within 2 points"
+    assert [row.removesuffix(mark) for row in rows] == metrics and rows[chosen].endswith(mark)
     bare = Path(shutil.copytree(classifier, tmp_path / "bare"))
     (bare / "groups.json").unlink()
-    out, _ = said(capsys, "export", bare, *auto[2:], "--out", tmp_path / "again")
-    assert "Test data say nothing of K: the evaluation's groups.json is missing." in out
-    (bare / "summary.json").write_text(json.dumps(content | {"checkpoint": "best_feasible"}))
-    line = refused(capsys, "export", bare, *auto[2:], "--out", tmp_path / "none")
-    assert line.endswith(f"Type first: descend evaluate {bare}")
+    said(capsys, "export", bare, *auto[2:], "--out", tmp_path / "again")  # the summary has the answer
+    line = refused(capsys, "export", bare, *auto[2:], "--baseline", classifier, "--out", tmp_path / "none")
+    assert f"{bare} has no groups.json: evaluate it again." in line
+    for change in ({"checkpoint": "best_feasible"}, {"layers_needed": content["layers_needed"] | {"chosen": {}}}):
+        (bare / "summary.json").write_text(json.dumps(content | change))
+        line = refused(capsys, "export", bare, *auto[2:], "--out", tmp_path / "none")
+        assert line.endswith(f"Type first: descend evaluate {bare}")
+
+
+def test_auto_with_a_baseline_is_the_choice_of_evaluate_and_compare(classifier, tmp_path, capsys):
+    auto = ["export", classifier, "--layers", "auto"]
+    said(capsys, "evaluate", classifier, "--noise", "1")
+    content = json.loads((classifier / "summary.json").read_text())
     better, known = Path(shutil.copytree(classifier, tmp_path / "better")), content["validation"]
+    (better / "summary.json").write_text(json.dumps(content | {"method": "erm"}))
+    said(capsys, "evaluate", classifier, "--noise", "1", "--baseline", better)
+    answer = read_summary(classifier).answer
+    assert "held to the full depth of better" in answer
+    page = ("--out", tmp_path / "page")
+    out, _ = zip(
+        *(
+            said(capsys, *words)
+            for words in (
+                [*auto, "--out", tmp_path / "evaluated"],
+                [*auto, "--baseline", better, "--out", tmp_path / "held"],
+                ["compare", classifier, better, *page],
+            )
+        ),
+        strict=True,
+    )
+    assert all(answer in each for each in out)
     assert known["samples"] == 12 and known["layer_metrics"] == {"1.0": known["metric"]}
     again = f"If it is a run on the same data, type: descend evaluate {better} --noise 1"
     for validation, refusal in (
-        (known | {"layer_metrics": {"1.0": [2.0] * 4}}, "no layer is within 2 points of the full depth of"),
+        (known | {"layer_metrics": {"1.0": [2.0] * 4}}, "no layer is within 2 points of the full depth of better on"),
         (known | {"layer_metrics": {"0.0": [2.0] * 4}}, again),
         (known | {"layer_metrics": {}}, again),
         (known | {"samples": 7}, "was not evaluated at γ = 1 on the 12 validation samples"),
@@ -211,5 +234,5 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     (better / "summary.json").write_text(json.dumps(content))
     held = json.loads((better / "groups.json").read_text()) | {"fingerprint": "of others"}
     (better / "groups.json").write_text(json.dumps(held))
-    out, _ = said(capsys, *auto, "--baseline", better, "--out", tmp_path / "no_certificate")
-    assert f"K = {chosen} of 3: " in out and "say nothing of K: the baseline" in out  # K stays
+    line = refused(capsys, *auto, "--baseline", better, "--out", tmp_path / "none")
+    assert f"the baseline {better} was evaluated on other samples than this model" in line

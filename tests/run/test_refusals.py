@@ -295,7 +295,10 @@ OTHERS = [
         for layers in (0, 3, 99)
     ),
     *((f"export RUN --out new --layers={layers}", layers) for layers in ("two", "-1", "1.5")),
-    *((f"export RUN --out new --layers auto --tolerance={tolerance}", tolerance) for tolerance in ("-1", "101", "nan")),
+    *(
+        (f"export RUN --out new --layers auto --tolerance={tolerance}", f"chooses K; got {tolerance}. Give one of them")
+        for tolerance in ("-1", "0.5", "nan")
+    ),
     ("export clips --out new --layers 1", "config.json"),
     ("export RUN/model --out new --layers 1", "give the run: RUN"),
     ("export RUN --out RUN/model --layers 1", "new or an empty folder"),

@@ -23,7 +23,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from descend.models import DistilBertLinearConfig, MeanPooledConfig, RobertaLinearConfig, TextUTConfig
+from descend.models import MeanPooledConfig, TextUTConfig
 from descend.models.library import PER_LAYER
 
 SMALL = {"vocab_size": 40, "max_position_embeddings": 20}
@@ -63,8 +63,6 @@ CONFIGS = {
     "mistral": MistralConfig(**DECODER),
     "qwen2": Qwen2Config(**DECODER),
     "qwen3": Qwen3Config(**DECODER, head_dim=8),
-    "descend-distilbert-linear": DistilBertLinearConfig(**SMALL, **NARROW),
-    "descend-roberta-linear": RobertaLinearConfig(**WIDE),
     "descend-mean-pooled": MeanPooledConfig(BertConfig(**WIDE)),
     "descend-text-ut": TextUTConfig(vocab_size=40, hidden_size=16, num_hidden_layers=3, attention_size=8, tied=False),
 }

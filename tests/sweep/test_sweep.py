@@ -113,7 +113,7 @@ def test_the_chosen_trial_is_the_run_of_the_printed_command_and_its_value_that_o
     assert best["noise"] == [0, 0.8]
     typed = shlex.split(best["command"])
     assert typed[:3] == ["descend", "train", "video-ut"]
-    _, recipe, args, _ = read_recipe(typed[2:])
+    _, recipe, args, _ = read_recipe(typed[2:])[0]
     assert (recipe.depth, recipe.window) == (2, 2)
     for name in ("learning_rate", "alpha", "strength", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
         assert config["training"][name] == getattr(args, name)
@@ -145,7 +145,7 @@ def test_a_trial_is_the_mean_over_seeds_of_the_given_noise_levels(tmp_path, caps
 
 
 def arguments(*more: str, recipe: list[str] = FLAGS):
-    return read_recipe([*recipe, *more, "--out", "none"])[2]
+    return read_recipe([*recipe, *more, "--out", "none"])[0].arguments
 
 
 TEXT = ["text-ut", "--data", "generated"]

@@ -259,7 +259,7 @@ def test_exits_of_a_language_model_start_at_least_squares(tmp_path):
 
 def test_exits_of_a_classifier_are_fitted_as_probes_are():
     """The same regressions, of a head that is one linear layer; the last layer's head is fitted, too."""
-    model = network("descend-distilbert-linear").eval()
+    model = network("descend-mean-pooled").eval()
     rows = [{name: value[row] for name, value in texts().items()} for row in range(4)] * 3
     batches, task = Batches(4), Classification()
     layers, _ = resolve(model, None, None)

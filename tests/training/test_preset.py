@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, DistilBertConfig
 
 from descend import DUST, UT, DescentConfig, DescentTrainer, DUSTConfig, GaussianNoise, UTConfig
 from descend.cli import main
-from descend.models import DistilBertLinearConfig
+from descend.models import MeanPooledConfig
 from descend.recipes import configure
 from descend.seeds import Stream, generator_of
 from descend.tasks.video import VideoDenoising
@@ -114,7 +114,7 @@ def dust_losses(model: DUST, rows, level, draws):
 def text_losses(model, rows, level, draws):
     """Every layer read by the head at its first token; the noise's standard deviation is γσ_x, in single precision."""
     ids, labels = (torch.tensor([row[name] for row in rows]) for name in ("input_ids", "labels"))
-    encoder = model.distilbert
+    encoder = model.encoder
     words = encoder.embeddings.word_embeddings(ids)
     sigma = words.detach().float().std(correction=0)
     noisy = words + level * sigma * torch.randn(words.shape, generator=draws, dtype=torch.float64)
@@ -131,8 +131,9 @@ def text_losses(model, rows, level, draws):
 def classifier(tied):
     torch.manual_seed(0)
     still = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
-    config = DistilBertLinearConfig(**networks.SMALL, **networks.NARROW, **still)
-    return AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
+    encoder = DistilBertConfig(**networks.SMALL, **networks.NARROW, **still, attn_implementation="eager")
+    config = MeanPooledConfig(encoder, dropout=0.0, classifier_pooling="cls")
+    return AutoModelForSequenceClassification.from_config(config)
 
 
 VARIANCE = {"sigma": SIGMA, "noise_is": "variance"}

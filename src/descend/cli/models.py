@@ -21,12 +21,12 @@ def export(words: Sequence[str]) -> None:
             "--baseline": dict(
                 type=Path,
                 metavar="RUN",
-                help="with --layers auto: evaluated run to be compared with [its own full depth]",
+                help="with --layers auto: evaluated run to be compared with [its evaluation's]",
             ),
             "--tolerance": dict(
                 type=float,
                 help="with --layers auto: how much worse than full depth, on validation data at the training noise: "
-                "percentage points of an accuracy, percent of an error [2]",
+                "1, 2 or 5 points of an accuracy, percent of an error [2]",
             ),
             "--model": dict(default="model", help="model or best_feasible [model]"),
             "--out": dict(type=Path, required=True, help="folder to write; new or empty"),

@@ -28,11 +28,11 @@ def recipes(words: Sequence[str]) -> None:
 
 def train(words: Sequence[str]) -> None:
     """Train one model."""
-    name, recipe, arguments, resume = read_recipe(words)
+    configured, resume = read_recipe(words)
     from descend import run
 
-    trainer = run.train(name, recipe, arguments, resume=resume)
-    if arguments.process_index == 0:
+    trainer = run.train(*configured, resume=resume)
+    if configured.arguments.process_index == 0:
         finish(trainer)
 
 

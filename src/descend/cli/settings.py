@@ -22,7 +22,7 @@ from descend.settings import (
 )
 
 if TYPE_CHECKING:
-    from descend.recipes import Recipe
+    from descend.recipes.configuring import Configured
 
 GROUPS = {
     "data": "data dataset image_size validation_share window stride cache_dir tokenizer max_length truncate",
@@ -54,11 +54,11 @@ def recipe_list() -> str:
     return "\n".join(f"{each.name:16} {each.about}" for each in RECIPES.values())
 
 
-def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
+def read_recipe(words: Sequence[str]) -> tuple["Configured", bool]:
     """Parse the words behind ``descend train``.
 
     Returns:
-        The recipe's name, the recipe, its training arguments, and whether to go on from the last whole checkpoint.
+        The recipe with its training arguments, and whether to go on from the last whole checkpoint.
 
     Raises:
         InputError: If there is no such recipe or setting, a value is not allowed, or the data are not there.
@@ -74,7 +74,7 @@ def read_recipe(words: Sequence[str]) -> tuple[str, "Recipe", Any, bool]:
 
     from descend.recipes import configure
 
-    return *configure(name, **given), resume
+    return configure(name, **given), resume
 
 
 def given_settings(words: Sequence[str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -53,7 +52,7 @@ class Evaluated:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read a baseline.
+        """Read a baseline, or a run to be held to one.
 
         Args:
             folder: An evaluated run, or the folder in it of an evaluation on other data.
@@ -63,7 +62,7 @@ class Evaluated:
         """
         found = cls(str(folder), read_summary(folder), read_groups(folder))
         if found.groups is None:
-            raise InputError(f"the baseline {folder} has no {GROUPS_FILE}: evaluate it again.")
+            raise InputError(f"{folder} has no {GROUPS_FILE}: evaluate it again.")
         return found
 
     @property
@@ -277,7 +276,20 @@ def layers_needed(
     Raises:
         InputError: If the baseline was evaluated on other samples or other noise.
     """
-    levels = held_to(groups, baseline, higher_is_better)
+    ours = groups.layers
+    theirs = ours if baseline is None else baseline.layers_at(ours.noise, groups.fingerprint)
+    levels = {
+        level: Against(
+            np.array(ours.counts),
+            np.array(ours.scores[place]).T,
+            np.array(theirs.scores[theirs.noise.index(level)][-1]),
+            groups.root,
+            higher_is_better,
+            groups=1 if groups.single else len(groups.counts),
+            own=baseline is None,
+        )
+        for place, level in enumerate(ours.noise)
+    }
     trained = levels[noise]
 
     def share(layer: int | None) -> float | None:
@@ -307,22 +319,23 @@ def layers_needed(
     return needed, {} if baseline is None else {level: against.kept() for level, against in levels.items()}
 
 
-def held_to(groups: Groups, baseline: Evaluated | None, higher_is_better: bool) -> dict[float, Against]:
-    """A model's layers against a full depth, by noise level; arguments and errors are those of `layers_needed`."""
-    ours = groups.layers
-    theirs = ours if baseline is None else baseline.layers_at(ours.noise, groups.fingerprint)
-    return {
-        level: Against(
-            np.array(ours.counts),
-            np.array(ours.scores[place]).T,
-            np.array(theirs.scores[theirs.noise.index(level)][-1]),
-            groups.root,
-            higher_is_better,
-            groups=1 if groups.single else len(groups.counts),
-            own=baseline is None,
-        )
-        for place, level in enumerate(ours.noise)
-    }
+def held(run: Evaluated, baseline: Evaluated | None) -> Summary:
+    """The summary of an evaluated run with ``groups``, with layers held to a baseline, or to their own full depth.
+
+    Raises:
+        InputError: As `layers_needed`.
+    """
+    assert run.groups is not None
+    summary = run.summary
+    needed, kept = layers_needed(
+        run.groups,
+        baseline,
+        noise=summary.train_noise,
+        higher_is_better=summary.higher_is_better,
+        seconds=summary.latency.milliseconds if summary.latency else None,
+        validation=summary.validation,
+    )
+    return summary.model_copy(update={"layers_needed": needed, "kept": kept})
 
 
 def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
@@ -332,7 +345,7 @@ def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
     itself, and those without such a baseline, stay as they were evaluated.
     """
     plain = [run for run in runs if run.summary.method in PLAIN and run.groups]
-    held = []
+    summaries = []
     for run in runs:
         summary, groups = run.summary, run.groups
         same = [other for other in plain if _kind(other) == _kind(run)]
@@ -341,21 +354,12 @@ def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
             key=lambda other: (-other.summary.depth, other.summary.seed != seed, PLAIN.index(other.summary.method))
         )
         if same and same[0] is not run and groups and summary.train_noise in groups.layers.noise:
-            count = partial(
-                layers_needed,
-                groups,
-                noise=summary.train_noise,
-                higher_is_better=summary.higher_is_better,
-                seconds=summary.latency.milliseconds if summary.latency else None,
-                validation=summary.validation,
-            )
             try:
-                needed, kept = count(same[0])
+                summary = held(run, same[0])
             except InputError:  # other samples or levels: it is held to its own full depth
-                needed, kept = count(None)
-            summary = summary.model_copy(update={"layers_needed": needed, "kept": kept})
-        held.append(summary)
-    return held
+                summary = held(run, None)
+        summaries.append(summary)
+    return summaries
 
 
 def _kind(run: Evaluated) -> tuple[object, ...]:

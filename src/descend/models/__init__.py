@@ -9,12 +9,8 @@ from descend.models.hooked import HookedModel, layered
 from descend.models.images import LayeredImageClassifier
 from descend.models.layered import LayeredModel
 from descend.models.linear_readout import (
-    DistilBertLinearConfig,
-    DistilBertLinearForSequenceClassification,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
-    RobertaLinearConfig,
-    RobertaLinearForSequenceClassification,
     TextUTConfig,
     TextUTForSequenceClassification,
 )
@@ -25,8 +21,6 @@ __all__ = [
     "DUST",
     "UT",
     "DUSTConfig",
-    "DistilBertLinearConfig",
-    "DistilBertLinearForSequenceClassification",
     "HookedModel",
     "LayeredCausalLM",
     "LayeredClassifier",
@@ -37,8 +31,6 @@ __all__ = [
     "MeanPooledConfig",
     "MeanPooledForSequenceClassification",
     "Reconstruction",
-    "RobertaLinearConfig",
-    "RobertaLinearForSequenceClassification",
     "TextUTConfig",
     "TextUTForSequenceClassification",
     "UTConfig",

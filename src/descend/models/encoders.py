@@ -10,13 +10,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import refuse
 from descend.models.library import LOOKS, LibraryModel, check_family
-from descend.models.linear_readout import (
-    DistilBertLinearConfig,
-    MeanPooledConfig,
-    RobertaLinearConfig,
-    TextUTConfig,
-    masked_mean,
-)
+from descend.models.linear_readout import MeanPooledConfig, TextUTConfig, masked_mean
 
 Norm = Callable[[Tensor], Tensor]
 """A final norm, or the identity."""
@@ -97,7 +91,6 @@ class Family(NamedTuple):
 _TOKENS: dict[str, Any] = {"token_head": ("dropout", "classifier"), "answer_head": ("qa_outputs",)}
 _ROBERTA = (_alone, "classifier")
 _MODERNBERT = ("head", "drop", "classifier")
-_LINEAR = ("dropout", "score")
 _DECODER = Family(_last, ("score",), "layers", _positions, last_token, norm="norm")
 
 FAMILIES: dict[str, Family] = {
@@ -141,9 +134,8 @@ FAMILIES: dict[str, Family] = {
     "mistral": _DECODER,
     "qwen2": _DECODER,
     "qwen3": _DECODER,
-    DistilBertLinearConfig.model_type: Family(first, _LINEAR, "transformer.layer", _positions),
-    RobertaLinearConfig.model_type: Family(first, _LINEAR, "encoder.layer", _positions_after_padding),
-    MeanPooledConfig.model_type: Family(_mean, _LINEAR, "", None),  # the rest is its encoder's, see `family_of`
+    # The rest is its encoder's, see `family_of`.
+    MeanPooledConfig.model_type: Family(_first_or_mean, ("dropout", "score"), "", None),
     TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for

@@ -1,4 +1,4 @@
-"""Classifiers of texts with a linear readout: the paper's (Sec. 5, B.3), and one on the mean of all tokens."""
+"""Classifiers of texts with a linear readout of the first token (the paper's, Sec. 5, B.3), or of the mean token."""
 
 from typing import Any
 
@@ -9,14 +9,8 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSequenceClassification,
-    DistilBertConfig,
-    DistilBertModel,
-    DistilBertPreTrainedModel,
     PreTrainedConfig,
     PreTrainedModel,
-    RobertaConfig,
-    RobertaModel,
-    RobertaPreTrainedModel,
 )
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -34,11 +28,8 @@ class LinearReadout(PreTrainedModel):
     """
 
     head_name = "score"
+    pooling = "mean"
     dropout: nn.Dropout
-
-    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """The first token (B, H) of the last hidden state (B, T, H)."""
-        return hidden[:, 0]
 
     def forward(
         self,
@@ -63,7 +54,8 @@ class LinearReadout(PreTrainedModel):
         encoded = self.base_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
         )
-        pooled = self.pool(encoded.last_hidden_state, attention_mask)
+        hidden = encoded.last_hidden_state
+        pooled = hidden[:, 0] if self.pooling == "cls" else masked_mean(hidden, attention_mask)
         logits = getattr(self, self.head_name)(self.dropout(pooled))
         return SequenceClassifierOutput(
             loss=None if labels is None else F.cross_entropy(logits, labels),
@@ -71,58 +63,6 @@ class LinearReadout(PreTrainedModel):
             hidden_states=encoded.hidden_states,
             attentions=encoded.attentions,
         )
-
-
-class DistilBertLinearConfig(DistilBertConfig):
-    """Configuration of `DistilBertLinearForSequenceClassification`: the same settings as DistilBERT's."""
-
-    model_type = "descend-distilbert-linear"
-
-
-class RobertaLinearConfig(RobertaConfig):
-    """Configuration of `RobertaLinearForSequenceClassification`: the same settings as RoBERTa's."""
-
-    model_type = "descend-roberta-linear"
-
-
-class DistilBertLinearForSequenceClassification(LinearReadout, DistilBertPreTrainedModel):
-    """DistilBERT with one linear layer on [CLS]."""
-
-    config_class = DistilBertLinearConfig
-    config: DistilBertLinearConfig
-
-    def __init__(self, config: DistilBertLinearConfig):
-        super().__init__(config)
-        self.distilbert = DistilBertModel(config)
-        self.dropout = nn.Dropout(config.seq_classif_dropout)
-        self.score = nn.Linear(config.dim, config.num_labels or 2)
-        self.post_init()
-
-
-class RobertaLinearForSequenceClassification(LinearReadout, RobertaPreTrainedModel):
-    """RoBERTa with one linear layer on its first token, <s>."""
-
-    config_class = RobertaLinearConfig
-    config: RobertaLinearConfig
-
-    def __init__(self, config: RobertaLinearConfig):
-        super().__init__(config)
-        self.roberta = RobertaModel(config, add_pooling_layer=False)
-        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout)
-        self.score = nn.Linear(config.hidden_size, config.num_labels or 2)
-        self.post_init()
-
-
-def with_linear_readout(config: PreTrainedConfig, kind: type[PreTrainedConfig]) -> PreTrainedConfig:
-    """The configuration of a pretrained encoder with a new linear readout, without the classes of an earlier head.
-
-    Args:
-        config: The configuration of a DistilBERT or RoBERTa, with or without a head.
-        kind: `DistilBertLinearConfig` or `RobertaLinearConfig`.
-    """
-    head = {"model_type", "architectures", "num_labels", "id2label", "label2id", "problem_type"}
-    return kind(**{name: value for name, value in config.to_dict().items() if name not in head})
 
 
 def masked_mean(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -146,14 +86,21 @@ class MeanPooledConfig(PreTrainedConfig):
     Args:
         encoder: The encoder's configuration, or its entries with ``model_type``.
         dropout: Dropout rate of the pooled state.
+        classifier_pooling: ``mean``, that of the tokens that are no padding; or ``cls``, the first token.
     """
 
     model_type = "descend-mean-pooled"
     has_no_defaults_at_init = True
 
-    def __init__(self, encoder: PreTrainedConfig | dict[str, Any], dropout: float = 0.1, **kwargs: Any):
+    def __init__(
+        self,
+        encoder: PreTrainedConfig | dict[str, Any],
+        dropout: float = 0.1,
+        classifier_pooling: str = "mean",
+        **kwargs: Any,
+    ):
         self.take(AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder)
-        self.dropout = dropout
+        self.dropout, self.classifier_pooling = dropout, classifier_pooling
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # the trainer aligns them with the tokenizer's
             kwargs.setdefault(name, getattr(self.encoder, name, None))
         super().__init__(**kwargs)
@@ -171,6 +118,8 @@ class MeanPooledConfig(PreTrainedConfig):
 
 class MeanPooledForSequenceClassification(LinearReadout):
     """Any encoder that `AutoModel` loads, or a decoder, with one linear layer on the mean of its last hidden states.
+
+    Or on the first of them alone, as ``classifier_pooling`` says.
 
     Args:
         config: Its configuration.
@@ -191,14 +140,11 @@ class MeanPooledForSequenceClassification(LinearReadout):
         )
         config.take(self.encoder.config)  # its own knows its attention, which makes its mask
         if hasattr(self.encoder, "pooler"):
-            self.encoder.pooler = None  # it reads [CLS]
+            self.encoder.pooler = None  # the linear layer takes its place
+        self.pooling = config.classifier_pooling
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.encoder.hidden_size, config.num_labels or 2)
         self.post_init()
-
-    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """The mean (B, H) over the tokens that are no padding."""
-        return masked_mean(hidden, mask)
 
 
 class TextUTConfig(PreTrainedConfig):
@@ -332,15 +278,9 @@ class TextUTForSequenceClassification(LinearReadout, TextUTPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
         self.post_init()
 
-    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """The mean (B, H) over the tokens that are no padding."""
-        return masked_mean(hidden, mask)
-
 
 # Let Transformers' Auto classes load a saved folder, once this package is imported.
 for _config, _model in (
-    (DistilBertLinearConfig, DistilBertLinearForSequenceClassification),
-    (RobertaLinearConfig, RobertaLinearForSequenceClassification),
     (MeanPooledConfig, MeanPooledForSequenceClassification),
     (TextUTConfig, TextUTForSequenceClassification),
 ):

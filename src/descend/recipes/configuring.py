@@ -1,5 +1,6 @@
 """Turn settings into a recipe and its training arguments, in the same way for Python and the command line."""
 
+from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import Any, NamedTuple
 
@@ -18,11 +19,13 @@ class Configured(NamedTuple):
         name: The recipe's name, such as ``video-ut``.
         recipe: The recipe.
         arguments: Its training arguments, of the class ``recipe.arguments()``.
+        given: Names of the given settings, which a run's model card shows.
     """
 
     name: str
     recipe: Recipe
     arguments: Any
+    given: Sequence[str]
 
 
 def configure(name: str, **settings: Any) -> Configured:
@@ -69,4 +72,4 @@ def configure(name: str, **settings: Any) -> Configured:
     except (ValueError, ImportError) as error:  # Transformers' own checks of its arguments
         raise InputError(f"{error}") from None
     arguments.fill({key: defaults[key] for key in FILLED if key in defaults})
-    return Configured(name, recipe, arguments)
+    return Configured(name, recipe, arguments, list(settings))

@@ -21,18 +21,15 @@ from transformers import (
 from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import (
-    DistilBertLinearConfig,
     LayeredClassifier,
     LayeredModel,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
-    RobertaLinearConfig,
     TextUTConfig,
 )
 from descend.models.encoders import FAMILIES, family_of
 from descend.models.first_layers import keep_first
 from descend.models.library import check_family
-from descend.models.linear_readout import with_linear_readout
 from descend.recipes.base import (
     Data,
     Recipe,
@@ -204,7 +201,7 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
             return config
         if head == "mean" or type(config) not in MODEL_MAPPING:
             raise InputError(f"the head of {self.model} can't be replaced; leave out --pooling {self.pooling}.")
-        return _mean_pooled(config)
+        return _linear(config, "mean")
 
     def network(self, data: Data) -> LayeredClassifier:
         """The pretrained model, cut to its first blocks where ``keep_layers`` says so."""
@@ -227,21 +224,21 @@ class LinearlyReadRecipe(ClassifierRecipe):
 
     def _config(self) -> PreTrainedConfig:
         config = config_of(self.model)
-        return _mean_pooled(config) if type(config) in MODEL_MAPPING else config
+        return _linear(config, "mean") if type(config) in MODEL_MAPPING else config
 
 
-def _mean_pooled(encoder: PreTrainedConfig) -> MeanPooledConfig:
-    """The configuration of a new linear head on the mean of an encoder's tokens, with the dropout of its own head."""
+def _linear(encoder: PreTrainedConfig, pooling: str) -> MeanPooledConfig:
+    """The configuration of a new linear head on an encoder's tokens, with the dropout of its own head."""
     names = ("classifier_dropout", "seq_classif_dropout", "hidden_dropout_prob")
     rates = (getattr(encoder, name, None) for name in names)
-    return MeanPooledConfig(encoder, dropout=next((rate for rate in rates if rate is not None), 0.1))
+    return MeanPooledConfig(encoder, next((rate for rate in rates if rate is not None), 0.1), pooling)
 
 
 def _pooling_of(config: PreTrainedConfig) -> str | None:
     """What the head of a pretrained model reads; None for a model without a head."""
     if not has_classifier(config):
         return None
-    if config.model_type in (MeanPooledConfig.model_type, TextUTConfig.model_type):
+    if config.model_type == TextUTConfig.model_type:
         return "mean"
     return str(getattr(config, "classifier_pooling", "cls"))
 
@@ -309,8 +306,8 @@ class EncoderRecipe(EncoderSettings, NewTextRecipe):
     head that a pretrained model may have.
     """
 
-    configs: ClassVar[dict[str, type[Any]]]
-    """The model's configuration, by readout."""
+    kind: ClassVar[type[PreTrainedConfig]]
+    """The encoder's configuration."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -322,24 +319,27 @@ class EncoderRecipe(EncoderSettings, NewTextRecipe):
         if self.model == SMALL:
             return recipe
         config = self._config()
-        expected = self.configs[self.readout].model_type
-        if config.model_type != expected:
-            kinds = dict.fromkeys([self.configs["own"].model_type, expected])  # the first gets a linear readout
+        encoder, pooling = getattr(config, "encoder", config), getattr(config, "classifier_pooling", None)
+        linear = self.readout == "linear"
+        if encoder.model_type != self.kind.model_type or pooling != ("cls" if linear else None):
+            own = f"model_type {self.kind.model_type!r}{', or one with a linear readout of its first token' * linear}"
             raise InputError(
-                f"expected a {self.family}, model_type {' or '.join(map(repr, kinds))}; {self.model} is of model_type "
-                f"{config.model_type!r}. Choose another model, or its own recipe and --readout."
+                f"expected a {self.family}, {own}; {self.model} is of model_type {config.model_type!r}. Choose another "
+                "model, or its own recipe and --readout."
             )
         self._check_length(config)
-        return replace(recipe, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
+        return replace(recipe, depth=encoder.num_hidden_layers, hidden_size=encoder.hidden_size)
 
     def _config(self) -> PreTrainedConfig:
         """The configuration of a pretrained model, with another head where the readout is to be linear."""
         if self.model == SMALL:
             return super()._config()
         config = config_of(self.model)
-        if self.readout == "linear" and config.model_type == self.configs["own"].model_type:
-            return with_linear_readout(config, self.configs["linear"])
-        return config
+        return self._read(config) if config.model_type == self.kind.model_type else config
+
+    def _read(self, encoder: PreTrainedConfig) -> PreTrainedConfig:
+        """The configuration of an encoder with the readout."""
+        return _linear(encoder, "cls") if self.readout == "linear" else encoder
 
     def _started(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:
         return self._pretrained(self._config(), words, names)
@@ -349,11 +349,11 @@ class DistilBERTRecipe(EncoderRecipe):
     """Text classification with DistilBERT."""
 
     family = "DistilBERT"
-    configs = {"own": DistilBertConfig, "linear": DistilBertLinearConfig}  # noqa: RUF012
+    kind = DistilBertConfig
 
     def small(self, words: int, padding: int) -> PreTrainedConfig:
         """The configuration of a small DistilBERT."""
-        return self.configs[self.readout](
+        encoder = DistilBertConfig(
             vocab_size=words,
             dim=self.hidden_size,
             n_layers=self.depth,
@@ -365,17 +365,18 @@ class DistilBERTRecipe(EncoderRecipe):
             seq_classif_dropout=self.dropout,
             pad_token_id=padding,
         )
+        return self._read(encoder)
 
 
 class RoBERTaRecipe(EncoderRecipe):
     """Text classification with RoBERTa."""
 
     family = "RoBERTa"
-    configs = {"own": RobertaConfig, "linear": RobertaLinearConfig}  # noqa: RUF012
+    kind = RobertaConfig
 
     def small(self, words: int, padding: int) -> PreTrainedConfig:
         """The configuration of a small RoBERTa, whose positions start after the padding token's number."""
-        return self.configs[self.readout](
+        encoder = RobertaConfig(
             vocab_size=words,
             hidden_size=self.hidden_size,
             num_hidden_layers=self.depth,
@@ -387,3 +388,4 @@ class RoBERTaRecipe(EncoderRecipe):
             pad_token_id=padding,
             type_vocab_size=1,
         )
+        return self._read(encoder)

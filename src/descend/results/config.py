@@ -35,6 +35,7 @@ class RunConfig(File):
         method: ``constrained``, ``erm`` or another method of training.
         preset: The preset's name.
         overridden: Settings of the preset that were chosen otherwise.
+        given: The settings that the user gave, for the command of the model card; empty where they are unknown.
         seed: The seed of everything random.
         model: The model's label, such as ``UT-7``.
         dataset: The data set's name.
@@ -55,6 +56,7 @@ class RunConfig(File):
     method: str
     preset: str | None = None
     overridden: list[str] = []
+    given: dict[str, JsonValue] = {}
     seed: int
     model: str
     dataset: str = ""

@@ -1,21 +1,18 @@
 """Describe a run: its settings as stored and compared, the command that trains it again, and its model card."""
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from descend.models.linear_readout import LinearReadout
 from descend.models.own_exits import MARK
-from descend.recipes import GENERATED
-from descend.recipes.configuring import configure
+from descend.recipes import Recipe
 from descend.results import RunConfig, read_config
 from descend.results.card import card_of_run, hub_name
-from descend.settings import SMALL, options, settings_of_others
+from descend.settings import options, settings_of_others
 from descend.training.config import DescentArguments
-
-_DERIVED = {"disable_tqdm", "dataloader_pin_memory", "gradient_checkpointing", "do_eval", "greater_is_better"}
-"""Training arguments that say nothing about a run, or that follow from others."""
 
 LOADING = "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."
 """How to load a classifier that is none of Transformers' own."""
@@ -24,26 +21,19 @@ _PATHS = ("data", "model", "tokenizer", "pretrained", "cache_dir")
 """Settings whose value may be a path."""
 
 
-_REUSE: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
-"""`TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
-supports every default."""
-
-
 def stored(args: DescentArguments) -> dict[str, Any]:
     """The training arguments for JSON: all of Descend's, and those of Transformers that differ from their defaults."""
-    defaults, values = _defaults(args), args.to_dict()
+    # `TrainingArguments` resets Accelerate's global state, and with it the device, so reuse the existing state. The CPU
+    # supports every default. TRL still sets its default by the deprecated name, which warns; the new name gives both
+    # the same value.
+    by_name = {each.name: each.default for each in fields(args)}
+    usual: dict[str, Any] = {"use_cpu": True, "accelerator_config": {"use_configured_state": True}}
+    usual |= {"activation_checkpointing": by_name["gradient_checkpointing"], "output_dir": args.output_dir}
+    defaults, values = type(args)(**usual).to_dict() | {"use_cpu": False}, args.to_dict()
     ours = {each.name for each in fields(args)} - {each.name for each in fields(args.library)}
     settable = {each.name for each in fields(args) if each.init} - {"output_dir", "resume_from_checkpoint"}
     changed = {key for key, value in values.items() if key in settable and value != defaults[key]}
     return {key: value for key, value in values.items() if key in ours | changed}
-
-
-def _defaults(args: DescentArguments) -> dict[str, Any]:
-    """The arguments of this class that nobody has set, for JSON."""
-    # TRL still sets its default by the deprecated name, which warns; the new name gives both the same value.
-    by_name = {each.name: each.default for each in fields(args)}
-    both: dict[str, Any] = {"activation_checkpointing": by_name["gradient_checkpointing"]}
-    return type(args)(output_dir=args.output_dir, **_REUSE, **both).to_dict() | {"use_cpu": False}
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | frozenset[str] = frozenset()) -> str:
@@ -57,28 +47,20 @@ def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | froze
     return ", ".join(f"{key} (was {old.get(key)}, now {new.get(key)})" for key in differing)
 
 
+def values_of(given: Iterable[str], recipe: Recipe, args: DescentArguments) -> dict[str, Any]:
+    """The values of given settings for JSON, but for the folder and the bars of progress."""
+    values = asdict(recipe) | args.to_dict()  # which hides tokens
+    left_out = {"output_dir", "disable_tqdm"}
+    return {name: values[name] for name in given if name not in left_out and values[name] is not None}
+
+
 def train_command(config: RunConfig) -> str:
-    """The command that trains a run again: what differs from a run without further settings.
+    """The command that trains a run again, by the settings that it was given; empty where they are unknown.
 
     Local paths are shortened to their names, because a card may be published.
     """
-    first = {name: value for name, value in (("preset", config.preset), ("method", config.method)) if value}
-    basis = {name: value for name, value in config.settings.items() if name in ("dataset", "model")}
-    bare = configure(config.recipe, output_dir="RUN", data=GENERATED, **_REUSE, **first, **basis)
-    usual: dict[str, Any] = asdict(bare.recipe) | stored(bare.arguments) | {"data": None, "use_cpu": False}
-    # A file leaves out arguments that have Transformers' default.
-    defaults = _defaults(bare.arguments) | {each.name: each.default for each in fields(bare.recipe)}
-    ours = {**{name: defaults[name] for name in usual}, **config.training, **config.settings}
-    usual |= {name: defaults[name] for name in basis}
-    left_out = _DERIVED | first.keys()
-    if config.settings.get("model", SMALL) != SMALL or config.settings.get("pretrained"):
-        left_out |= {"hidden_size", "depth"}
-    chosen = {
-        name: _published(name, value)
-        for name, value in ours.items()
-        if name not in left_out and value is not None and value != usual.get(name, defaults[name])
-    }
-    return shlex.join(["descend", "train", config.recipe, *options(first | chosen), "--out", "RUN"])
+    given = {name: _published(name, value) for name, value in config.given.items()}
+    return shlex.join(["descend", "train", config.recipe, *options(given), "--out", "RUN"]) if given else ""
 
 
 def _published(name: str, value: Any) -> Any:

@@ -1,7 +1,6 @@
 """Export the first K layers of a run's model as a smaller checkpoint."""
 
 import json
-import math
 import shlex
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,7 +12,7 @@ from torch import nn
 
 from descend.contract import resolve
 from descend.errors import InputError, refuse
-from descend.evaluation.needed import Evaluated, held_to
+from descend.evaluation.needed import Evaluated, held
 from descend.models import LayeredCausalLM, LayeredModel
 from descend.models.denoiser import Denoiser
 from descend.models.first_layers import keep_first, merged, plain_output
@@ -22,20 +21,16 @@ from descend.models.linear_readout import LinearReadout
 from descend.models.loading import load_model
 from descend.models.modules import check_savable, close
 from descend.results import (
-    CONFIDENCE,
     MODELS,
     SUMMARY_FILE,
     TRAINED_KEY,
-    Groups,
-    Summary,
     Trained,
     read_config,
-    read_groups,
     read_summary,
     read_trained,
 )
 from descend.results.card import card_of_model, write_card
-from descend.results.findings import STATES, first_within, tolerance_words
+from descend.results.findings import WITHIN, tolerance_words
 from descend.results.folder import refuse_full
 from descend.results.ownership import atomic_folder
 from descend.run.describing import LOADING, run_card
@@ -48,70 +43,56 @@ AUTO = "auto"
 
 
 def choose(folder: Path, tolerance: float, model: str = "model", baseline: Path | None = None) -> tuple[int, list[str]]:
-    """Choose the smallest K such that layer K and all deeper ones are within a tolerance of full depth.
+    """The smallest K such that layer K and all deeper ones are within a tolerance of full depth.
 
-    By the metric on validation data at the training noise, as ``descend evaluate`` measured it. Nothing is written.
+    It is the K of ``descend evaluate``, or with a baseline that of ``descend compare``. Nothing is written.
 
     Args:
         folder: The run, evaluated on its own data.
-        tolerance: Percentage points of an accuracy, percent of an error.
+        tolerance: One of `WITHIN`: percentage points of an accuracy, percent of an error.
         model: The run's model: ``model`` or ``best_feasible``.
-        baseline: The evaluated run to whose full depth layers are held; None for the model's own.
+        baseline: The evaluated run to whose full depth layers are held; None for that of the evaluation.
 
     Returns:
-        K, and in words: the metric of each layer, the choice, and whether test data certify it.
+        K, at least 1; and in words: the metric of each layer on validation data, and the evaluation's answer.
 
     Raises:
-        InputError: If the tolerance is out of range, the run or the baseline was not evaluated, or no layer is within
-            the tolerance.
+        InputError: If the tolerance is another, the run or the baseline was not evaluated, or no layer is within the
+            tolerance.
     """
-    if not 0 <= tolerance <= 100:
-        raise InputError(f"tolerance must lie between 0 and 100, in percent; got {tolerance:g}.")
-    reference = None if baseline is None else Evaluated.read(baseline)
+    if tolerance not in WITHIN:
+        raise InputError(
+            f"tolerance must be {WITHIN[0]}, {WITHIN[1]} or {WITHIN[2]}, for which descend evaluate chooses K; got "
+            f"{tolerance:g}. Give one of them, or name the layers."
+        )
     summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
     known = ("test", "gaussian", model)
-    if summary is None or summary.validation is None or (summary.split, summary.shift, summary.checkpoint) != known:
+    if (
+        summary is None
+        or summary.validation is None
+        or (summary.split, summary.shift, summary.checkpoint) != known
+        or not (baseline or summary.layers_needed.chosen)
+    ):
         again = f"descend evaluate {shlex.quote(str(folder))}{f' --model {model}' * (model != MODELS[0])}"
         raise InputError(f"K is chosen by an evaluation of {folder / model} on its own data. Type first: {again}")
     measured = summary.validation
-    full, whose = measured.metric[-1], "its own full depth"
-    if reference is not None:
-        reference = reference.of((summary.dataset, *known[:2], summary.metric))
-        full = reference.full_depth(measured.samples, measured.fingerprint, summary.train_noise)
-        whose = f"the full depth of {reference.name}"
+    if baseline is not None:
+        run, plain = Evaluated.read(folder), Evaluated.read(baseline)
+        summary = held(run, plain.of(run.data))
+        plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
     better = summary.higher_is_better
+    choice = summary.layers_needed.chosen.get(int(tolerance))
     within, digits = tolerance_words(tolerance, better), 4 if better else 2
-    layer = first_within(measured.metric, full, tolerance, higher_is_better=better)
-    if layer is None:
+    if choice is None:
         raise InputError(
-            f"no layer is within {within} of {whose} on validation data: {summary.metric} "
-            f"{measured.metric[-1]:.{digits}f} after the last one, {full:.{digits}f} there. Allow more by --tolerance, "
-            "or name the layers."
+            f"no layer is within {within} of {summary.full_depth} on validation data: {summary.metric} "
+            f"{measured.metric[-1]:.{digits}f} after the last one. Allow more by --tolerance, or name the layers."
         )
-    layer = max(layer, 1)  # the embedding is no model
+    layer = max(choice.layer, 1)  # the embedding is no model
     rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
-    rows[layer] += " <- chosen"
-    last = f"K = {layer} of {summary.depth}: from it on every layer's {summary.metric} is within {within} of {whose}."
-    certified = _certificate(summary, read_groups(folder), layer, tolerance, reference)
-    return layer, [f"{measured.samples} validation samples at γ = {summary.train_noise:g}:", *rows, last, certified]
-
-
-def _certificate(
-    summary: Summary, groups: Groups | None, layer: int, tolerance: float, baseline: Evaluated | None
-) -> str:
-    """What the test data say of K."""
-    if groups is None:
-        return "Test data say nothing of K: the evaluation's groups.json is missing."
-    try:
-        against = held_to(groups, baseline, summary.higher_is_better)[summary.train_noise]
-    except InputError as error:
-        return f"Test data say nothing of K: {error}"
-    state, most = against.state(layer, tolerance)
-    within = tolerance_words(tolerance, summary.higher_is_better)
-    if state != "proven" and math.isfinite(most):
-        unit = "points" if summary.higher_is_better else "%"
-        within += f"; with {CONFIDENCE:.0%} confidence at most {most:.1f} {unit} worse"
-    return f"On test data: {'not' if state == 'broken' else STATES[state]} within {within}."
+    rows[layer] += f" <- chosen within {within}"
+    title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}:"
+    return layer, [title, *rows, summary.answer]
 
 
 def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:

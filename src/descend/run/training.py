@@ -26,7 +26,7 @@ from descend.recipes import Data, Recipe
 from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config, verdict_sentence
 from descend.results.card import edited_card, put_card
 from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
-from descend.run.describing import differences, run_card, stored
+from descend.run.describing import differences, run_card, stored, values_of
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentConfig
@@ -49,6 +49,7 @@ def train(
     name: str,
     recipe: Recipe,
     args: DescentConfig,
+    given: Sequence[str] = (),
     *,
     resume: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
@@ -60,6 +61,7 @@ def train(
         name: The recipe's name.
         recipe: Its settings.
         args: Its training arguments.
+        given: Names of the settings that the user gave, for the command of the model card; without them it has none.
         resume: Resume from the folder's newest whole checkpoint, or from the start if it has none.
         callbacks: Further callbacks of the training loop.
         loaded: The recipe's data, if they are loaded already.
@@ -72,13 +74,14 @@ def train(
         SaveError: If the disk is full or fails.
     """
     with _StopOnSignal() as stop:
-        return _train(name, recipe, args, resume, stop, callbacks, loaded)
+        return _train(name, recipe, args, given, resume, stop, callbacks, loaded)
 
 
 def _train(
     name: str,
     recipe: Recipe,
     args: DescentConfig,
+    given: Sequence[str],
     resume: bool,
     stop: "_StopOnSignal",
     callbacks: Sequence[TrainerCallback],
@@ -103,6 +106,7 @@ def _train(
         method=args.method,
         preset=args.preset,
         overridden=preset.overridden(vars(args), asdict(recipe)),
+        given=values_of(given, recipe, args),
         seed=args.seed,
         model=recipe.label,
         dataset=data.name,

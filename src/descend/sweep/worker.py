@@ -21,7 +21,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import run
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse
-from descend.recipes import configure
+from descend.recipes.configuring import Configured, configure
 from descend.results import Summary, locked
 from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
 from descend.results.sweeps import SWEEP_FILE, SweepFile
@@ -186,9 +186,9 @@ class _Worker:
         """Check all settings, and load the data."""
         self.out, self.name, self.given, self.methods = out, name, given, methods
         configured = {method: self._configured(method, {}, out / TRIALS) for method in methods}
-        self._arguments = {method: args for method, (_, args) in configured.items()}
+        self._arguments = {method: each.arguments for method, each in configured.items()}
         self._spaces = {method: space(args, given, ranges) for method, args in self._arguments.items()}
-        self.recipe = configured[methods[0]][0].completed()  # the same for all methods
+        self.recipe = configured[methods[0]].recipe.completed()  # the same for all methods
         empty = [method for method, searched in self._spaces.items() if not searched]
         unused = ranges.keys() - set().union(*self._spaces.values())
         fixed, strange = ", ".join(unused & given.keys()), ", ".join(unused - given.keys())
@@ -227,11 +227,11 @@ class _Worker:
             CLASSES[args.method].check(task, model)
             args.problem(model.depth, model.first_layer)
 
-    def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
+    def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> Configured:
         """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
         others = settings_of_others(method) - settings_of_others(*self.methods)
         settings = {key: value for key, value in self.given.items() if key not in others}
-        return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})[1:]
+        return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})
 
     def open(self, url: str) -> None:
         """Open the storage, and a study of each method."""
@@ -343,14 +343,14 @@ class _Worker:
         """Train and evaluate a trial with its seed k, or finish what an earlier worker began."""
         seed = self._arguments[method].seed + k
         folder = self.out / (f"{name}-seed{seed}" if k else name)
-        _, args = self._configured(method, {**drawn, "seed": seed}, folder)  # the recipe is the same for all trials
+        _, _, args, names = self._configured(method, {**drawn, "seed": seed}, folder)  # all trials have one recipe
         callbacks = [] if k else [_Pruning(trial, self.file.metric)]
         resume = folder.is_dir()
         if resume:
             with locked(folder, wait=True):  # the earlier worker may be slow and not dead
                 pass
         if not run.finished(folder):
-            run.train(self.name, self.recipe, args, resume=resume, callbacks=callbacks, loaded=self.data)
+            run.train(self.name, self.recipe, args, names, resume=resume, callbacks=callbacks, loaded=self.data)
         with locked(folder, wait=True):
             return run.evaluate(folder, split=SPLIT, noise=self.file.levels, frames=1, loaded=self.data)
 
