@@ -303,7 +303,11 @@ def check_free_for_page(out: Path) -> None:
 
 
 def method_words(summary: "Summary") -> str:
-    """The method of a run's training; a model that Descend did not train is as given."""
+    """The method of a run's training; that of a model without its run is the last that Descend trained it with."""
+    from descend.results import LAST_TRAINED
+
+    if summary.note.startswith(LAST_TRAINED):
+        return f"(last trained by Descend with {summary.method})"
     return "as given" if summary.method == "plain" else summary.method
 
 
