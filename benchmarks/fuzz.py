@@ -179,7 +179,7 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.run.loading import of_run
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
-    from descend.tasks.video.cache import cached
+    from descend.tasks.video.datasets import cached
     from descend.training.checkpoints import damage, read_state
     from examples import convert_llama2c
 
@@ -287,7 +287,7 @@ def make_seeds(home: Path) -> None:
     from descend.cli import main
     from descend.tasks.text import generate_instructions, generate_pairs, generate_reviews
     from descend.tasks.video import find_clips
-    from descend.tasks.video.cache import cached
+    from descend.tasks.video.datasets import cached
 
     rng = np.random.default_rng(0)
 

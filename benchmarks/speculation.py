@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 from transformers.utils import logging
 
+from descend.evaluation.early import agreements
 from descend.evaluation.layers import evenly
-from descend.evaluation.speculation import agreements
 from descend.models.first_layers import keep_first
 from descend.recipes import RECIPES
 from descend.results import read_config

@@ -14,7 +14,7 @@ import torch
 from descend import UT, DescentDenoiser, UTConfig, run
 from descend.cli import main
 from descend.errors import InputError
-from descend.harness.prefixes import PrefixDraws
+from descend.harness.model import PrefixDraws
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
 from descend.noise_scale import noise_std
 from descend.privacy import guarantee

@@ -15,14 +15,12 @@ from transformers import DataCollatorWithPadding, default_data_collator
 
 from descend import UT, DescentProblem, GaussianNoise, UTConfig
 from descend.evaluation import layers
+from descend.evaluation.early import COST, REPEATS, WARM_UP, agreements, exits, latency, speculation
 from descend.evaluation.evaluate import EDGES, evaluate, ratios
 from descend.evaluation.evaluators import input_metrics, pictures
-from descend.evaluation.exits import COST, exits
-from descend.evaluation.latency import REPEATS, WARM_UP, latency
 from descend.evaluation.layers import LayerLosses, embedding_std, metric_value
 from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
-from descend.evaluation.speculation import agreements, speculation
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import RECIPES
 from descend.results import verdict_sentence
@@ -268,8 +266,8 @@ def test_an_exit_may_cost_half_a_point_on_validation_data_and_is_reported_on_oth
         return replace(found, metrics=[metric_value(task, total, 1000) for total in found.scores.sum(0).tolist()])
 
     validation, data = of([miss] * wrong + [score] * (1000 - wrong)), of([score] * 500 + [miss] * 500)
-    monkeypatch.setattr("descend.evaluation.exits._time_ratio", lambda *args, **settings: 0.5)
-    monkeypatch.setattr("descend.evaluation.exits.measure", lambda *args, **settings: [validation])
+    monkeypatch.setattr("descend.evaluation.early._time_ratio", lambda *args, **settings: 0.5)
+    monkeypatch.setattr("descend.evaluation.early.measure", lambda *args, **settings: [validation])
     seen = subject(SimpleNamespace(depth=3), task, [])
     same, other = (outcome(exits, seen, {0.0: each}, validation=[]) for each in (validation, data))
     assert same.chosen.layers == pytest.approx(leaves)
@@ -351,7 +349,7 @@ def test_a_busy_moment_in_every_pass_is_no_slow_layer_and_a_model_that_names_no_
         looks, now = looks + 1, now + 0.001 + 0.05 * (place == 1 + turn % 4)
         return now
 
-    monkeypatch.setattr("descend.evaluation.latency.now", clock)
+    monkeypatch.setattr("descend.evaluation.early.now", clock)
     seen = subject(own.layers(), own.Classes(), own.samples(4), batch_size=4)
     found = outcome(latency, seen)
     assert looks == places * (WARM_UP + REPEATS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from descend.harness.comparing import interval, paired
+from descend.harness.evaluating import interval, paired
 
 
 def pairs(both, wins, losses, neither):

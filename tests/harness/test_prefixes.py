@@ -5,7 +5,7 @@ from hashlib import blake2b
 import pytest
 import torch
 
-from descend.harness.prefixes import PrefixDraws
+from descend.harness.model import PrefixDraws
 from descend.noise import GaussianNoise
 from descend.seeds import Stream, derived
 from tests.support.networks import causal, embedded

@@ -26,8 +26,7 @@ from descend.results.ownership import written_by_descend
 from descend.results.sweeps import Searched, SweepFile
 from descend.settings import METHODS
 from descend.sweep import worker
-from descend.sweep.results import searched_by, sentences
-from descend.sweep.space import edges, read_ranges, recipe_values, space
+from descend.sweep.space import edges, read_ranges, recipe_values, searched_by, sentences, space
 from tests.support.browser import HOSTILE, Visit
 from tests.support.cases import slow_but
 from tests.support.forking import prepared

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from descend.errors import InputError
-from descend.tasks.video import SIZE, Clip, cache, cached, default_cache_dir, find_clips
+from descend.tasks.video import SIZE, Clip, cached, datasets, default_cache_dir, find_clips
 
 EXPECTED = [[10, 11, 12], [20, 21, 22, 23, 24]]
 
@@ -48,7 +48,7 @@ def test_frames_are_decoded_once_for_each_format_into_read_only_views(collection
         file.write_bytes(b"\0" * before.st_size)
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
-    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    monkeypatch.setattr(datasets, "FORMAT", datasets.FORMAT + 1)
     for folder, left in (("cache", [".frames"]), ("elsewhere", [])):
         with pytest.raises(InputError, match=r"1/0\.png can't be decoded"):
             cached(clips, tmp_path / folder)
@@ -130,7 +130,7 @@ def test_a_failure_on_the_way_leaves_nothing(collection, tmp_path, monkeypatch, 
             raise failure
         return 1
 
-    monkeypatch.setattr(cache, "_write", write)
+    monkeypatch.setattr(datasets, "_write_frames", write)
     with pytest.raises(raised, match=says):
         cached(find_clips(collection, None), tmp_path / "cache")
     assert files(tmp_path / "cache") == []

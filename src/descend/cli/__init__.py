@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import demo, models, privacy, runs, sweep, tasks
+from descend.cli import commands, demo, runs
 from descend.cli.parsing import COMPLETING, TALK, Parser, nearest, read
 from descend.errors import (
     InputError,
@@ -61,13 +61,13 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "evaluate": runs.evaluate,
     "compare": runs.compare,
     "report": runs.report,
-    "export": models.export,
-    "denoise": models.denoise,
+    "export": commands.export,
+    "denoise": commands.denoise,
     "complete": runs.complete,
-    "tasks": tasks.tasks,
-    "sweep": sweep.sweep,
+    "tasks": commands.tasks,
+    "sweep": commands.sweep,
     "demo": demo.demo,
-    "privacy": privacy.privacy,
+    "privacy": commands.privacy,
     "completion": completion,
 }
 

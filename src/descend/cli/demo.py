@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.checks import check_data
-from descend.cli.parsing import read
+from descend.cli.parsing import check_data, read
 from descend.cli.runs import check_free_for_page, compare_runs, finish
 from descend.recipes import GENERATED
 

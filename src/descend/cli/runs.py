@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.checks import check_data, check_out, check_run
-from descend.cli.parsing import levels, read
+from descend.cli.parsing import check_data, check_out, check_run, levels, read
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError
 from descend.progress import is_quiet

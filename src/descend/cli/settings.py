@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.checks import check_data
 from descend.cli.library import arguments_of
-from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk, declared, nearest, talk
+from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk, check_data, declared, nearest, talk
 from descend.errors import InputError
 from descend.recipes import RECIPES
 from descend.settings import (

@@ -1,4 +1,4 @@
-"""Hugging Face classifiers whose every layer is read by the classifier's head."""
+"""Hugging Face classifiers whose every layer is read by the classifier's head, and the rule of their early exits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -191,3 +191,14 @@ class LayeredClassifier(LayeredEncoder):
         places, logits, layers = map(torch.cat, zip(*left, strict=True))
         order = places.argsort()
         return logits[order], layers[order]
+
+
+def leave_at(threshold: float) -> Callable[[int, Tensor, Tensor], Tensor]:
+    """The rule as `LayeredClassifier.exits` calls it: a row leaves when its confidence is at least the threshold."""
+    return lambda layer, logits, rows: decide(logits)[1] >= threshold
+
+
+def decide(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The most likely class (R,) of logits (R, C), and its probability (R,)."""
+    confidence, decided = logits.float().softmax(-1).max(-1)
+    return decided, confidence

@@ -8,8 +8,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
-from descend.tasks.folders import folders_in
-from descend.tasks.splits import split_off
+from descend.tasks.splits import folders_in, split_off
 from descend.tasks.text import (
     IMDB_LABELS,
     MNLI_LABELS,

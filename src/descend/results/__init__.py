@@ -20,7 +20,19 @@ from descend.results.base import (
     Part,
     parse,
 )
-from descend.results.config import MODELS, RunConfig, check_language_run, check_model, read_config
+from descend.results.config import (
+    CERTIFIED_FILE,
+    MODELS,
+    TRAINED_FILE,
+    TRAINED_KEY,
+    CertifiedExit,
+    RunConfig,
+    Trained,
+    check_language_run,
+    check_model,
+    read_config,
+    read_trained,
+)
 from descend.results.evaluated import (
     DECISIONS_FILE,
     DecidedText,
@@ -60,7 +72,6 @@ from descend.results.summary import (
     read_summary,
 )
 from descend.results.tasks import Completion, TaskComparison, TaskCurve, TaskResults, TaskRun, read_completions
-from descend.results.trained import CERTIFIED_FILE, TRAINED_FILE, TRAINED_KEY, CertifiedExit, Trained, read_trained
 from descend.results.verdict import (
     CONFIDENCE,
     ENOUGH_GROUPS,

@@ -2,9 +2,8 @@
 
 from descend.run.completing import complete
 from descend.run.describing import differences, stored
-from descend.run.evaluating import evaluate, results_folder, usual_levels
+from descend.run.evaluating import evaluate, evaluate_frozen, frozen_folder, results_folder, usual_levels
 from descend.run.exporting import export, export_model
-from descend.run.frozen import evaluate_frozen, frozen_folder
 from descend.run.training import finished, train
 
 __all__ = [

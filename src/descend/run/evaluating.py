@@ -1,13 +1,18 @@
-"""Evaluate a run's folder, or a saved classifier of Transformers: ``descend evaluate``."""
+"""``descend evaluate``: a run's folder, a saved classifier of Transformers, or a pretrained model as it is."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch.utils.data import Dataset
+from transformers import PreTrainedConfig
 
 from descend.errors import InputError, refuse
+from descend.evaluation.early import exits, latency, speculation
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import (
@@ -17,31 +22,40 @@ from descend.evaluation.evaluators import (
     on_validation,
     pictures,
 )
-from descend.evaluation.exits import exits
-from descend.evaluation.latency import latency
-from descend.evaluation.layers import embedding_std, few
+from descend.evaluation.layers import Batches, embedding_std, few
 from descend.evaluation.needed import Evaluated
-from descend.evaluation.probes import fit_probes
-from descend.evaluation.speculation import speculation
-from descend.models import LayeredCausalLM, LayeredClassifier
+from descend.evaluation.probes import fit_exits, fit_probes
+from descend.models import LayeredCausalLM, LayeredClassifier, causal, encoders, images
+from descend.progress import is_quiet
 from descend.reading import read_json
-from descend.recipes import GENERATED, SHIFTS, Data, Recipe, Restored
-from descend.recipes.base import absolute_or_name
+from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored
+from descend.recipes.base import absolute_or_name, config_of
 from descend.results import (
     CERTIFIED_FILE,
     CONFIDENCE,
+    CONFIG_FILE,
     ELSEWHERE,
+    MODELS,
     SUMMARY_FILE,
     CertifiedExit,
+    Provenance,
     Summary,
+    locked,
 )
 from descend.results.card import write_card
 from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.describing import run_card
 from descend.run.loading import of_model, of_run
+from descend.run.training import tell
 from descend.seeds import Stream, derived
-from descend.settings import settings_of
+from descend.settings import flag_of, settings_of
 from descend.tasks.text.language import IGNORED
+
+FITTED = {"text": 2000, "image": 2000, "lm": 256}
+"""Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""
+
+MEASURED = {"text": 1000, "image": 1000, "lm": 64}
+"""Test samples, and at most as many validation samples: what a CPU reads at every layer in a few minutes."""
 
 
 def results_folder(folder: Path, data: str | None = None, task: str | None = None) -> Path:
@@ -245,3 +259,118 @@ def _others(recipe: Recipe, data: str, split: str, restored: Restored) -> tuple[
         generated = replace(recipe, data=data).load(restored)
         return generated.test, generated.name
     return recipe.load_test(data, restored)
+
+
+def frozen_folder(model: str) -> Path:
+    """Where the results are written by default: in the working directory, by the name of the model or of its run."""
+    path = Path(os.path.abspath(model))
+    if path.name in MODELS and (path.parent / CONFIG_FILE).is_file():
+        path = path.parent if path.name == MODELS[0] else path.parent.with_name(f"{path.parent.name}-{path.name}")
+    return Path(f"{path.name}-layers")
+
+
+def evaluate_frozen(
+    model: str,
+    data: str,
+    out: Path,
+    settings: Mapping[str, Any],
+    most: int | None = None,
+) -> Summary:
+    """Fit own exits to a pretrained model that stays as it is, and say how many of its layers suffice.
+
+    Every layer of a text or image model, the last one too, gets a logistic regression on training samples; a language
+    model's layers are turned into its last one's by least squares. Layers are held to the model's own full depth, on
+    clean test samples.
+
+    Args:
+        model: Its folder, or its name on the Hub: an encoder, a vision transformer or a causal language model.
+        data: As ``descend train text``, ``image`` and ``lm`` take them.
+        out: Where ``summary.json`` and ``groups.json`` are written.
+        settings: Of that recipe, such as ``max_length``.
+        most: Measure so many test samples; by default `MEASURED`.
+
+    Raises:
+        InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file, a run
+            or results of another model or of other data.
+    """
+    refuse_foreign([out / name for name in RESULTS], "another folder by --out")
+    run = Path(model) / MODELS[0]
+    refuse(
+        ((run / CONFIG_FILE).is_file(), f"expected a model, and {model} is the folder of a run; give {run}."),
+        (
+            (out / CONFIG_FILE).exists() or (out / MODELS[0]).exists(),
+            f"{out} holds a run or a model, whose evaluation would be lost. Choose another folder by --out.",
+        ),
+    )
+    name = _recipe_of(config_of(model), model)
+    refuse(
+        (most is not None and most < 2, f"--limit (most) must be at least 2 samples; got {most}."),
+        *(
+            (
+                each not in settings_of(RECIPES[name].settings),
+                f"{flag_of(each)} is none of descend train {name}, by which {model} is read. Leave it out.",
+            )
+            for each in settings
+        ),
+    )
+    kind: Any = RECIPES[name].kind
+    if name == "text":
+        from descend.recipes.text import LinearlyReadRecipe  # needs the extra `text`
+
+        kind = LinearlyReadRecipe
+    recipe: Any = kind(model=model, data=data, **settings).completed()
+    known: dict[str, Any] = {"settings": {"model": recipe.model, **settings}, "source": recipe.data}
+    before = read_json(out / SUMMARY_FILE) if (out / SUMMARY_FILE).exists() else known
+    if any(before.get(name) != value for name, value in known.items()):
+        raise InputError(
+            f"{out} holds results that are not those of {model} on these data in this form, and would be lost. Choose "
+            "another folder by --out."
+        )
+    parts, task = recipe.load(), recipe.task()
+    tell(recipe, parts, quiet=is_quiet())
+    network: Any = recipe.network(parts)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network.to(device).eval()
+    batches = Batches(16, device, recipe.collate(parts.tokenizer))
+    for part in (parts.train, parts.validation, parts.test):
+        task.check(part, network.limits)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        validation = few(parts.validation, min(most or MEASURED[name], MEASURED[name]))
+        fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
+        how = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
+        subject = Subject(
+            network,
+            task,
+            few(parts.test, most or MEASURED[name]),
+            None,
+            recipe.corruption(None, 0).at(0.0),
+            [0.0],
+            Provenance(
+                recipe=name,
+                method="plain",
+                seed=0,
+                model=recipe.label,
+                note=f"The model was not trained. Each layer's readout was fitted {how}.",
+                **known,
+            ),
+            name=parts.name,
+            batches=batches,
+        )
+        return evaluate_subject(subject, [latency, partial(on_validation, samples=validation)], folder=out)
+
+
+def _recipe_of(config: PreTrainedConfig, model: str) -> str:
+    """The recipe that reads a model's layers."""
+    if config.model_type in images.FAMILIES:
+        return "image"
+    generates = any("CausalLM" in each or "LMHead" in each for each in config.architectures or ())
+    if config.model_type in causal.FAMILIES and (generates or config.model_type not in encoders.FAMILIES):
+        return "lm"
+    if config.model_type in encoders.FAMILIES:
+        return "text"
+    known = dict.fromkeys([*encoders.FAMILIES, *causal.FAMILIES, *images.FAMILIES])
+    raise InputError(
+        f"expected an encoder, a vision transformer or a causal language model, of model_type {', '.join(known)}; "
+        f"{model} is of {config.model_type!r}. In Python descend.layered reads any model."
+    )

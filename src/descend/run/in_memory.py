@@ -16,10 +16,10 @@ from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator, has_length
 
 from descend.errors import refuse, refusing
+from descend.evaluation.early import latency
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided, input_metrics, on_validation
-from descend.evaluation.latency import latency
 from descend.evaluation.layers import Batches, embedding_std
 from descend.evaluation.needed import Evaluated
 from descend.extras import missing

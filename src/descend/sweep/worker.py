@@ -27,8 +27,7 @@ from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, ref
 from descend.results.sweeps import SWEEP_FILE, SweepFile
 from descend.seeds import Stream, derived
 from descend.settings import options, settings_of_others
-from descend.sweep.results import RULE, line, searched_by
-from descend.sweep.space import Ranges, draw, recipe_values, space
+from descend.sweep.space import RULE, Ranges, draw, line, recipe_values, searched_by, space
 from descend.training.methods import CLASSES
 
 SPLIT, TRIALS = "validation", "trials"

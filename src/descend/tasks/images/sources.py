@@ -19,8 +19,7 @@ from descend.extras import required
 from descend.progress import progress
 from descend.reading import MOST_BYTES, refuse_ways_out
 from descend.settings import DIGITS
-from descend.tasks.folders import class_files
-from descend.tasks.splits import TEST_SHARE, split_classes
+from descend.tasks.splits import TEST_SHARE, class_files, split_classes
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """Suffixes of images; other files beside them are passed over."""
@@ -34,7 +33,6 @@ _GENERATED = {"train": 40, "test": 20}
 
 Picture = Path | np.ndarray
 """A file, or grey (height, width) or colours (height, width, 3) in bytes."""
-
 
 logger = logging.getLogger(__name__)
 

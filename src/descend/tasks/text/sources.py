@@ -11,8 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 
 from descend.errors import InputError, reason
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
-from descend.tasks.folders import class_files, class_order
-from descend.tasks.splits import TEST_SHARE, split_classes
+from descend.tasks.splits import TEST_SHARE, class_files, class_order, split_classes
 
 TABLES = (".csv", ".tsv", ".jsonl")
 """Suffixes of files with a text in each row."""

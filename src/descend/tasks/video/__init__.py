@@ -1,12 +1,10 @@
 """Video denoising: the task, and clips on disk or generated, as windows of patches."""
 
-from descend.tasks.video.cache import cached, default_cache_dir
-from descend.tasks.video.datasets import VideoData, dataset_name, load_test, load_video
+from descend.tasks.video.datasets import VideoData, cached, dataset_name, default_cache_dir, load_test, load_video
 from descend.tasks.video.decoding import SIZE, array_frames
-from descend.tasks.video.denoising import VideoDenoising
 from descend.tasks.video.scenes import generate_scenes
 from descend.tasks.video.sources import Clip, find_clips, has_sides
-from descend.tasks.video.windows import PATCH, VideoWindows, patchify, unpatchify
+from descend.tasks.video.windows import PATCH, VideoDenoising, VideoWindows, patchify, unpatchify
 
 __all__ = [
     "PATCH",

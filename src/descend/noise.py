@@ -1,4 +1,4 @@
-"""The base class of noise on the input embedding, and Gaussian noise: x̃ = x + ε, ε ~ N(0, (γσ_x)² I)."""
+"""Noise on a model's input embedding: one mechanism for training, evaluation and inference."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,68 @@ import torch
 from torch import Tensor, nn
 
 from descend.errors import InputError
-from descend.noise.draws import SampleDraws
 from descend.noise_scale import Number, check_noise_is, noise_std
-from descend.seeds import Draws, Stream
+from descend.seeds import Draws, Stream, of_sample
+
+
+class SampleDraws:
+    """The draws of one batch's samples, made once for all levels of noise.
+
+    Args:
+        indices: The samples' numbers in the data set.
+    """
+
+    def __init__(self, indices: Sequence[int]):
+        self.indices = indices
+        self._batches: dict[tuple[object, int, torch.Size, torch.device], Tensor] = {}
+
+    def __len__(self) -> int:
+        """B, the number of samples in the batch."""
+        return len(self.indices)
+
+    def corrupted(self, noise: "Noise", clean: Tensor, keep: Tensor | None) -> Tensor:
+        """x̃ in which each sample has the draws of its number; padding has any value.
+
+        Args:
+            noise: The noise, at one level.
+            clean: x, (B, …, H).
+            keep: Where noise goes, bool (B, T); None for everywhere.
+
+        Raises:
+            InputError: If the noise has no σ_x, or x has more or fewer rows than there are samples.
+        """
+        if noise.sigma is None:
+            raise InputError("noise that belongs to samples needs a sigma, measured on the whole data set; got none.")
+        if len(self) != len(clean):
+            raise InputError(
+                f"noise that belongs to samples needs a row of x for each of {len(self)} samples; got the "
+                f"shape {tuple(clean.shape)}. The output of the input embedding must be (B, …)."
+            )
+        return noise.applied(clean.float(), self.tensor(noise, clean, keep), noise.std(noise.sigma)).to(clean)
+
+    def tensor(self, noise: "Noise", clean: Tensor, keep: Tensor | None) -> Tensor:
+        """The draws (B, …) of `Noise.draw` in single precision on the device of x, with 0 at padding.
+
+        Its arguments are those of `corrupted`. Noises that `Noise.at` made of one another share the draws. They are
+        made on the CPU and without the sample's padding, so that they depend on neither.
+        """
+        key = noise.origin, noise.seed, clean.shape, clean.device
+        if key not in self._batches:
+            like = torch.empty(()).expand(clean.shape)  # x's shape on the CPU, without memory for it
+            places = None if keep is None else keep.cpu()
+            rows = []
+            for row, index in enumerate(self.indices):
+                generator = torch.Generator("cpu").manual_seed(of_sample(noise.seed, int(index)))
+                if places is None:
+                    rows.append(noise.draw(like[row], generator))
+                    continue
+                drawn = noise.draw(like[row, places[row]], generator)
+                rows.append(drawn.new_zeros(clean.shape[1], *drawn.shape[1:]).index_put((places[row],), drawn))
+            batch = torch.stack(rows)
+            if clean.device.type == "cuda":
+                batch = batch.pin_memory()
+            self._batches[key] = batch.to(clean.device, non_blocking=True)
+        return self._batches[key]
 
 
 class Noise:
@@ -155,6 +214,51 @@ class GaussianNoise(Noise):
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """ε of standard deviation 1."""
         return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+class UniformNoise(Noise):
+    """x̃ = x + ε, ε uniform with the standard deviation of `std`."""
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Uniform numbers from −½ to ½."""
+        return torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype).sub_(0.5)
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
+        """x + √12 std · draw."""
+        return super().applied(clean, drawn, math.sqrt(12) * std)
+
+
+class LaplaceNoise(Noise):
+    """x̃ = x + ε, ε from the Laplace distribution with the standard deviation of `std`."""
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A random sign times an exponential draw of mean 1."""
+        size = torch.empty_like(like).exponential_(generator=generator)
+        return size * (torch.randint(2, like.shape, generator=generator, device=like.device) * 2 - 1)
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
+        """x + std / √2 · draw."""
+        return super().applied(clean, drawn, std / math.sqrt(2))
+
+
+class TokenDropout(Noise):
+    """Sets each token's embedding to 0 with probability γ.
+
+    It takes the arguments of every kind, but ``sigma`` and ``noise_is`` have no effect: its `sigma` is always 1.
+    """
+
+    def _set(self, level: float, sigma: float | None, seed: int) -> None:
+        super()._set(level, 1.0, seed)
+        if level > 1:
+            raise InputError(f"the level of token dropout is a probability, at most 1; got {level}.")
+
+    def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
+        """A uniform number from 0 to 1 for each token."""
+        return torch.rand(like.shape[:-1], generator=generator, device=like.device)
+
+    def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
+        """x with some tokens at 0."""
+        return clean * (drawn >= self.level)[..., None]
 
 
 def _std(clean: Tensor, places: Tensor | None) -> Tensor:

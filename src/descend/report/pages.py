@@ -1,0 +1,294 @@
+"""What writes the pages, each one HTML file without a network: of runs, of answers side by side, and of a sweep."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from descend.errors import InputError
+from descend.report import figures
+from descend.report.answer import answer
+from descend.report.asked import asked, findings
+from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
+from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, RunView, group_runs, groups_differ
+from descend.report.samples import pictures, texts
+from descend.report.tables import Cell, Row, Style, Table
+from descend.results import Completion, put, read_completions
+from descend.results.ownership import PAGE_FILE, refuse_foreign
+from descend.results.sweeps import SWEEP_FILE, MethodSearch, SweepFile
+
+FRAMES_BUDGET = 500_000
+"""Most characters that frames take, so that a page stays below 1.5 MB."""
+
+LEAST_BUDGET = 200_000
+"""What each group may take at least, however many share the page."""
+
+MOST_NAMES = 3
+"""Most runs that a page's title names."""
+
+FAR = 4
+"""A trial is left out of the charts if it is this many times as far from the best as three quarters of all are."""
+
+_FEASIBLE = {None: "–", True: "yes", False: "no"}
+
+PACKAGE = "descend.report"
+
+
+def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
+    """Write the report of some runs as one self-contained HTML file.
+
+    Runs of the same data set, model and training noise, evaluated by one metric on the same split at the same
+    checkpoint, share a section; among these, runs of one method and setting count as seeds. Frames are those of the
+    first seed of each method.
+
+    Args:
+        runs: Run folders, or runs already read.
+        out: The file to write; a folder gets ``report.html``.
+        title: The page's title, plain text; by default the names of up to `MOST_NAMES` runs, or how many they are.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: If there is no run, a folder has not been evaluated or one of its files is damaged.
+    """
+    if not runs:
+        raise InputError("a report needs at least one run folder; got none.")
+    views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
+    groups = group_runs(views)
+    names = list(dict.fromkeys(view.name for view in views))
+    subtitle = groups[0].name
+    if len(groups) > 1:
+        subtitle = (
+            f"{len(views)} runs in {len(groups)} settings, which are not compared with each other: they differ in "
+            f"{groups_differ(groups)}"
+        )
+    budget = max(FRAMES_BUDGET // len(groups), LEAST_BUDGET)
+    return write_page_of(
+        "runs.html",
+        out,
+        title=title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(views)} runs'}",
+        subtitle=subtitle,
+        sections=[_section(group, group.name if len(groups) > 1 else "", budget) for group in groups],
+    )
+
+
+def _section(group: Group, name: str, budget: int) -> dict[str, object]:
+    """The values of the template for a group of runs."""
+    curves = [figures.quality(group), figures.time(group)]
+    curious = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
+    return {
+        "name": name,
+        "answer": answer(group),
+        "curves": [each for each in curves if each],
+        "pictures": pictures(group, budget),
+        "texts": texts(group),
+        "styles": {arm.label: arm.style for arm in group.arms},
+        "asked": asked(group),
+        "robustness": figures.robustness(group),
+        "by_noise": figures.by_noise(group),
+        "findings": findings(group),
+        "curious": [*curious, *figures.samples(group), *figures.prices(group)],
+    }
+
+
+def write_completions(paths: Sequence[Path], out: Path) -> Path:
+    """Write one page over files of answers: a row for each prompt that all of them have, a column for each file.
+
+    Args:
+        paths: Files in AlpacaEval's form.
+        out: The file to write; a folder gets ``completions.html``.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: If a file can't be read, or the files have no prompt in common.
+    """
+    files = [read_completions(path) for path in paths]
+    answers = [_by_prompt(completions) for completions in files]
+    shared = [prompt for prompt in answers[0] if all(prompt in each for each in answers)]
+    if not shared:
+        raise InputError(f"{' and '.join(map(str, paths))} have no prompt in common.")
+    path = out if out.suffix == ".html" else out / "completions.html"
+    if out.is_file() and path != out:
+        raise InputError(f"{out} is a file; give --out a folder for the page, or a name that ends in .html.")
+    return write_page_of(
+        "completions.html",
+        path,
+        title="Answers side by side",
+        subtitle=f"{len(shared)} prompts, and what each model went on with.",
+        heads=_names(paths, files),
+        rows=[(prompt[0], [each[prompt] for each in answers]) for prompt in shared],
+    )
+
+
+def _by_prompt(completions: Sequence[Completion]) -> dict[tuple[str, int], str]:
+    """(prompt, how often it came before) → answer: a prompt may come with several inputs."""
+    counts: Counter[str] = Counter()
+    answers = {}
+    for each in completions:
+        answers[each.instruction, counts[each.instruction]] = each.output
+        counts[each.instruction] += 1
+    return answers
+
+
+def _names(paths: Sequence[Path], files: Sequence[Sequence[Completion]]) -> list[str]:
+    """Each file's generator and name; its whole path where two would be alike."""
+    for shown in ([path.name for path in paths], paths):
+        names = [
+            f"{each[0].generator} ({path})" if each else str(path) for path, each in zip(shown, files, strict=True)
+        ]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def write_sweep(folder: Path) -> Path:
+    """Write the page of a sweep into its folder.
+
+    Args:
+        folder: The sweep's folder, with ``sweep.json``.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        InputError: If ``sweep.json`` is missing or damaged, or the page is somebody else's.
+    """
+    content = SweepFile.read(folder / SWEEP_FILE)
+    return write_page_of(
+        "sweep.html",
+        folder,
+        title=f"Descend: sweep {folder.absolute().name}",
+        subtitle=f"{content.model}, {content.recipe}: settings chosen on validation data",
+        sweep=content,
+        far=FAR,
+        overview=_overview(content),
+        charts=_charts(content),
+        trials=[_trials(content, method, search) for method, search in content.methods.items()],
+    )
+
+
+def _overview(content: SweepFile) -> Table:
+    """A row for each method: its numbers of trials, its best, and what mattered."""
+    rows = []
+    for method, search in content.methods.items():
+        shares = search.importance.items() if len(search.searched) > 1 else ()
+        rows.append(
+            [
+                method,
+                *(str(search.counts.get(state, 0)) for state in ("finished", "pruned", "diverged")),
+                _number(search.best.value if search.best else None),
+                _FEASIBLE[search.best.feasible if search.best else None],
+                ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares) or "–",
+            ]
+        )
+    heads = ["Method", "Finished", "Pruned", "Diverged", f"Best mean {content.metric}", "Feasible", "What mattered"]
+    return Table(heads, [Row(list(map(Cell, cells))) for cells in rows])
+
+
+def _trials(content: SweepFile, method: str, search: MethodSearch) -> Table:
+    """All trials of a method; the chosen one stands out."""
+    rows = []
+    for trial in search.trials:
+        chosen = search.best is not None and trial.number == search.best.number
+        cells = [f"{trial.number}{' (chosen)' * chosen}", trial.state, _number(trial.value), _FEASIBLE[trial.feasible]]
+        cells += [str(trial.settings.get(name, "–")) for name in search.searched]
+        rows.append(Row([Cell(each, strong=chosen) for each in cells]))
+    heads = ["Trial", "State", f"Mean {content.metric}", "Feasible", *search.searched]
+    return Table(heads, rows, f"{method}: all trials")
+
+
+def _charts(content: SweepFile) -> list[Chart]:
+    """The value trial by trial, by each setting that is a number, and during training."""
+    name, found, history = f"mean {content.metric}", [], []
+    for place, (method, search) in enumerate(content.methods.items()):
+        style = STYLES.get(method, SPARE_STYLES[place % len(SPARE_STYLES)])
+        drawn = _near(search, content.higher_is_better)
+        values = list(drawn.values())
+        ended = [trial for trial in search.trials if trial.number in drawn]
+        history.append(_points(method, style, list(drawn), values))
+        for setting, kind in search.searched.items():
+            if not kind.choices:
+                x = [trial.settings.get(setting, nan) for trial in ended]
+                found.append(
+                    chart(
+                        f"{method}: value by {setting}",
+                        "",
+                        (setting, name),
+                        [_points(method, style, x, values)],
+                        log_x=kind.log,
+                    )
+                )
+        shown = [trial.curve for trial in search.trials if trial.state == "pruned" or trial.number in drawn]
+        curves = [Series("", curve.steps, curve.values, style.light, width=1.0) for curve in shown]
+        axes = "training step", f"{content.metric} at the training noise"
+        found.append(chart(f"{method}: value during training", "", axes, curves))
+    return [chart("Trial by trial", "", ("trial", name), history), *found]
+
+
+def _points(method: str, style: Style, x: Sequence[Any], y: list[float]) -> Series:
+    return Series(METHOD_NAMES.get(method, method), x, y, style.light, style.marker, "")
+
+
+def _near(search: MethodSearch, higher: bool) -> dict[int, float]:
+    """Number → value of the finished trials that are drawn: one that lies far off would squash the others."""
+    known = {trial.number: trial.value for trial in search.trials if trial.value is not None}
+    values = sorted(known.values(), reverse=higher)
+    reach = FAR * abs(values[3 * len(values) // 4] - values[0]) or inf if values else inf
+    return {number: value for number, value in known.items() if abs(value - values[0]) <= reach}
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+@cache
+def environment() -> Environment:
+    """The templates of the pages. Every value is escaped unless it is marked as HTML."""
+    made = Environment(
+        loader=PackageLoader(PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # JSON that cannot end the script element that holds it.
+    made.filters["data"] = lambda value: Markup(json.dumps(value, allow_nan=False).replace("<", "\\u003c"))
+    return made
+
+
+def write_page_of(template: str, out: Path, **values: Any) -> Path:
+    """Render a page and write it in one piece, even if two commands write it at once or one is stopped.
+
+    Args:
+        template: A template that extends ``page.html``.
+        out: The file to write; a folder gets ``report.html``.
+        values: The template's values.
+
+    Returns:
+        The file written.
+    """
+    css, js = (resources.files(PACKAGE).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    css = css.replace("/* colours */", _colours())
+    page = environment().get_template(template).render(css=Markup(css), js=Markup(js), **values)
+    path = out / PAGE_FILE if out.is_dir() else out
+    refuse_foreign([path], "another place")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    put(path, lambda part: part.write_bytes(page.encode(errors="replace")))  # a folder's name need not be UTF-8
+    return path
+
+
+def _colours() -> str:
+    """The charts' colours, which are named by what they are on light ground, on dark ground."""
+    dark = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)}
+    dark |= {INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"}
+    return " ".join(f"--c{light[1:]}: {colour};" for light, colour in dark.items())
