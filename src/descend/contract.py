@@ -9,14 +9,17 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from descend.errors import InputError, SampleError
-from descend.models.causal import LayeredCausalLM
-from descend.models.classifiers import LayeredClassifier
-from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
-from descend.models.images import LayeredImageClassifier
-from descend.models.layered import LayeredModel
-from descend.models.library import LibraryModel
-from descend.models.modules import evaluating
-from descend.models.recorded import PAGE
+from descend.models import (
+    PAGE,
+    LayeredCausalLM,
+    LayeredClassifier,
+    LayeredImageClassifier,
+    LayeredModel,
+    LayeredQuestionAnswerer,
+    LayeredTokenClassifier,
+    LibraryModel,
+    evaluating,
+)
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.images import ImageClassification

@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from descend.contract import check_data, resolve
 from descend.core import LossSums
 from descend.errors import InputError
-from descend.models.causal import LayeredCausalLM
-from descend.models.classifiers import LayeredClassifier
-from descend.models.denoiser import UnrolledModel
-from descend.models.images import LayeredImageClassifier
-from descend.models.layered import PLACES
-from descend.models.library import LibraryModel
-from descend.models.own_exits import heard
-from descend.models.vit import ViTDenoiser
+from descend.models import (
+    PLACES,
+    LayeredCausalLM,
+    LayeredClassifier,
+    LayeredImageClassifier,
+    LibraryModel,
+    UnrolledModel,
+    ViTDenoiser,
+    heard,
+)
 from descend.noise import Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS

@@ -11,9 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from descend.errors import InputError
-from descend.models.causal import LayeredCausalLM
-from descend.models.layered import PLACES
-from descend.models.own_exits import heard
+from descend.models import PLACES, LayeredCausalLM, heard
 from descend.seeds import Draws, Stream
 from descend.tasks import Task
 from descend.transfer import uploaded

@@ -10,9 +10,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 
 from descend.errors import InputError, reason, refuse
-from descend.models.hooked import HookedModel
-from descend.models.layered import PLACES, LayeredModel
-from descend.models.library import LibraryModel
+from descend.models import PLACES, HookedModel, LayeredModel, LibraryModel
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
 

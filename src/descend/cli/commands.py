@@ -48,7 +48,7 @@ def export(words: Sequence[str]) -> None:
             "--tolerance and --baseline go with --layers auto; leave them out, or let it choose the layers."
         )
     check_run(options.run, options.model)
-    from descend.results.findings import KEPT_WITHIN
+    from descend.results import KEPT_WITHIN
     from descend.run.exporting import check_export, choose
     from descend.run.exporting import export as write
 
@@ -86,8 +86,7 @@ def denoise(words: Sequence[str]) -> None:
             talks=True,
         )
     )
-    from descend.results import check_model
-    from descend.results.config import DENOISERS, exported_type
+    from descend.results import DENOISERS, check_model, exported_type
 
     if exported_type(options["run"]) not in DENOISERS:
         check_run(options["run"], options["model"])

@@ -44,9 +44,7 @@ def demo(words: Sequence[str]) -> None:
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.cli import digits as reader
-    from descend.results import locked
-    from descend.results.folder import refuse_full
-    from descend.results.ownership import clear, refuse_foreign
+    from descend.results import clear, locked, refuse_foreign, refuse_full
 
     digits = [options.out / f"digits-{method}" for method in ("erm", "linear")]
     videos = [options.out / method for method in ("erm", "constrained")]

@@ -291,8 +291,7 @@ def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["RunView"]]:
 def check_free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
     from descend.reading import read_json
-    from descend.results import CONFIG_FILE, SUMMARY_FILE
-    from descend.results.ownership import PAGE_FILE, refuse_foreign
+    from descend.results import CONFIG_FILE, PAGE_FILE, SUMMARY_FILE, refuse_foreign
 
     if out.is_file() or (out / CONFIG_FILE).exists():
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")

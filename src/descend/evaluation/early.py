@@ -14,11 +14,7 @@ from torch.utils.data import Dataset, Subset
 from descend.evaluation.evaluate import Levels, Subject
 from descend.evaluation.layers import LayerLosses, evenly, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
-from descend.models.causal import LayeredCausalLM
-from descend.models.classifiers import leave_at
-from descend.models.denoiser import UnrolledModel
-from descend.models.layered import LayeredModel
-from descend.models.modules import evaluating
+from descend.models import LayeredCausalLM, LayeredModel, UnrolledModel, evaluating, leave_at
 from descend.results import CONFIDENCE, ChosenExit, Drafts, ExitPoint, Exits, Latency, Speculation
 from descend.tasks import Task
 from descend.tiles import rows_per_tile

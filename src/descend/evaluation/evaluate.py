@@ -14,11 +14,12 @@ from descend.evaluation.layers import Batches, LayerLosses, few, measure, survey
 from descend.evaluation.needed import Evaluated, layers_needed
 from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
-from descend.models.layered import LayeredModel
+from descend.models import LayeredModel
 from descend.noise import Noise
 from descend.progress import progress
 from descend.results import (
     DECISIONS_FILE,
+    FRAMES_FILE,
     GROUPS_FILE,
     SUMMARY_FILE,
     Groups,
@@ -33,7 +34,6 @@ from descend.results import (
     put,
     verdict_sentence,
 )
-from descend.results.ownership import FRAMES_FILE
 from descend.tasks import Task
 
 PLAIN_ALPHA = 0.01

@@ -14,7 +14,7 @@ from torch.utils.data import Subset, default_collate
 
 from descend.evaluation.evaluate import Levels, Subject
 from descend.evaluation.layers import evenly, few, measure, metric_value, survey
-from descend.models.denoiser import UnrolledModel
+from descend.models import UnrolledModel
 from descend.noise import SampleDraws
 from descend.progress import progress
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation

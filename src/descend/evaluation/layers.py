@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from descend.errors import InputError
-from descend.models.causal import LayeredCausalLM
-from descend.models.modules import evaluating
+from descend.models import LayeredCausalLM, evaluating
 from descend.noise import Noise, SampleDraws
 from descend.progress import Progress
 from descend.tasks import Task

@@ -16,6 +16,8 @@ from descend.results import (
     CONFIDENCE,
     ENOUGH_GROUPS,
     GROUPS_FILE,
+    KEPT_WITHIN,
+    WITHIN,
     Choice,
     Groups,
     Kept,
@@ -23,10 +25,10 @@ from descend.results import (
     LayersNeeded,
     Summary,
     Validation,
+    first_within,
     read_groups,
     read_summary,
 )
-from descend.results.findings import KEPT_WITHIN, WITHIN, first_within
 
 SHARED = 1 - (1 - CONFIDENCE) / len(WITHIN)
 """The confidence of each tolerance: that of the three together is `CONFIDENCE` (Bonferroni)."""

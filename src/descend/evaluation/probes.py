@@ -14,11 +14,7 @@ from torch.utils.data import Dataset, Subset
 
 from descend.errors import InputError
 from descend.evaluation.layers import Batches
-from descend.models.causal import LayeredCausalLM
-from descend.models.classifiers import LayeredClassifier
-from descend.models.library import LibraryModel
-from descend.models.modules import evaluating
-from descend.models.own_exits import TRANSLATOR
+from descend.models import TRANSLATOR, LayeredCausalLM, LayeredClassifier, LibraryModel, evaluating
 from descend.noise import Noise
 from descend.progress import progress
 from descend.tasks import Task

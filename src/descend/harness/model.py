@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
-from descend.models import LayeredCausalLM
-from descend.models.first_layers import keep_first
-from descend.models.modules import changed
+from descend.models import LayeredCausalLM, changed, keep_first
 from descend.noise import Noise, SampleDraws
 from descend.progress import is_quiet
 from descend.results import MODELS, Trained, check_language_run, read_trained

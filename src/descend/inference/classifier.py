@@ -17,9 +17,7 @@ from transformers import (
 )
 
 from descend.errors import InputError, reason, refuse
-from descend.models import LayeredClassifier
-from descend.models.classifiers import decide, leave_at
-from descend.models.loading import load_model
+from descend.models import LayeredClassifier, decide, leave_at, load_model
 from descend.results import CERTIFIED_FILE, CertifiedExit
 
 

@@ -9,8 +9,7 @@ import torch
 from transformers import AutoModel
 
 from descend.errors import InputError, refuse
-from descend.models import DUST, UT, ViTDenoiser
-from descend.models.loading import load_model
+from descend.models import DUST, UT, ViTDenoiser, load_model
 from descend.noise import GaussianNoise
 from descend.reading import read_json
 from descend.results import CONFIG_FILE, read_config

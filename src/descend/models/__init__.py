@@ -1,26 +1,39 @@
 """Layered models: every layer's output can be read as a prediction."""
 
 from descend.models.causal import LayeredCausalLM
-from descend.models.classifiers import LayeredClassifier
-from descend.models.denoiser import Reconstruction, dct_dictionary
+from descend.models.classifiers import LayeredClassifier, decide, leave_at
+from descend.models.denoiser import Denoiser, Reconstruction, UnrolledModel, dct_dictionary
 from descend.models.dust import DUST, DUSTConfig
-from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
+from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier, family_of
+from descend.models.first_layers import keep_first, merged, plain_output
 from descend.models.hooked import HookedModel, layered
-from descend.models.images import LayeredImageClassifier
-from descend.models.layered import LayeredModel
+from descend.models.images import LayeredImageClassifier, resized
+from descend.models.layered import PLACES, LayeredModel
+from descend.models.library import LibraryModel, check_family
 from descend.models.linear_readout import (
+    LinearReadout,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
     TextUTConfig,
     TextUTForSequenceClassification,
 )
+from descend.models.loading import MOST_LAYERS, load_model, refuse_unsafe
+from descend.models.modules import changed, check_savable, close, evaluating, save_module, tied_names
+from descend.models.own_exits import MARK, TRANSLATOR, heard
+from descend.models.recorded import PAGE
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 
 __all__ = [
     "DUST",
+    "MARK",
+    "MOST_LAYERS",
+    "PAGE",
+    "PLACES",
+    "TRANSLATOR",
     "UT",
     "DUSTConfig",
+    "Denoiser",
     "HookedModel",
     "LayeredCausalLM",
     "LayeredClassifier",
@@ -28,14 +41,34 @@ __all__ = [
     "LayeredModel",
     "LayeredQuestionAnswerer",
     "LayeredTokenClassifier",
+    "LibraryModel",
+    "LinearReadout",
     "MeanPooledConfig",
     "MeanPooledForSequenceClassification",
     "Reconstruction",
     "TextUTConfig",
     "TextUTForSequenceClassification",
     "UTConfig",
+    "UnrolledModel",
     "ViTDenoiser",
     "ViTDenoiserConfig",
+    "changed",
+    "check_family",
+    "check_savable",
+    "close",
     "dct_dictionary",
+    "decide",
+    "evaluating",
+    "family_of",
+    "heard",
+    "keep_first",
     "layered",
+    "leave_at",
+    "load_model",
+    "merged",
+    "plain_output",
+    "refuse_unsafe",
+    "resized",
+    "save_module",
+    "tied_names",
 ]

@@ -12,8 +12,7 @@ from torch.utils.data import Dataset
 from transformers import AutoConfig, PreTrainedConfig, TrainerCallback, set_seed
 
 from descend.errors import InputError
-from descend.models import LayeredModel
-from descend.models.loading import load_model
+from descend.models import LayeredModel, load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.settings import GENERATED, SMALL, RecipeSettings
 from descend.tasks import Task

@@ -10,9 +10,8 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from descend.errors import InputError
-from descend.models.first_layers import keep_first
-from descend.models.images import FAMILIES, LayeredImageClassifier, resized
-from descend.models.library import check_family
+from descend.models import LayeredImageClassifier, check_family, keep_first, resized
+from descend.models.images import FAMILIES
 from descend.recipes.base import (
     Data,
     Recipe,

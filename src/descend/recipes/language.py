@@ -21,10 +21,8 @@ from transformers import (
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from descend.errors import InputError, reason
-from descend.models import LayeredCausalLM
+from descend.models import LayeredCausalLM, check_family, keep_first
 from descend.models.causal import FAMILIES
-from descend.models.first_layers import keep_first
-from descend.models.library import check_family
 from descend.recipes.base import (
     Data,
     Recipe,

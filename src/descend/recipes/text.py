@@ -26,10 +26,11 @@ from descend.models import (
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
     TextUTConfig,
+    check_family,
+    family_of,
+    keep_first,
 )
-from descend.models.encoders import FAMILIES, family_of
-from descend.models.first_layers import keep_first
-from descend.models.library import check_family
+from descend.models.encoders import FAMILIES
 from descend.recipes.base import (
     Data,
     Recipe,

@@ -11,8 +11,7 @@ from descend.report.asked import bounds
 from descend.report.intervals import Jackknife
 from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
 from descend.report.tables import Cell, Row, Table, duration, number
-from descend.results import ENOUGH_GROUPS, WITHIN
-from descend.results.findings import tolerance_words
+from descend.results import ENOUGH_GROUPS, WITHIN, tolerance_words
 
 SAME_SIGMA = 1.02
 """Of two σ_x whose ratio is smaller, γ stands for the same noise."""

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from descend.report.charts import MUTED, Chart, Series, chart
 from descend.report.runs import Arm, Group, RunView, mean, mean_rows
-from descend.results.findings import KEPT_WITHIN
+from descend.results import KEPT_WITHIN
 
 LAYER, MOST_POINTS, MOST_LEVELS = "layer (0: before the first block)", 300, 6
 

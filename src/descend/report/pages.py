@@ -20,9 +20,16 @@ from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, RunView, group_runs, groups_differ
 from descend.report.samples import pictures, texts
 from descend.report.tables import Cell, Row, Style, Table
-from descend.results import Completion, put, read_completions
-from descend.results.ownership import PAGE_FILE, refuse_foreign
-from descend.results.sweeps import SWEEP_FILE, MethodSearch, SweepFile
+from descend.results import (
+    PAGE_FILE,
+    SWEEP_FILE,
+    Completion,
+    MethodSearch,
+    SweepFile,
+    put,
+    read_completions,
+    refuse_foreign,
+)
 
 FRAMES_BUDGET = 500_000
 """Most characters that frames take, so that a page stays below 1.5 MB."""

@@ -14,6 +14,7 @@ from descend.report.tables import Style
 from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
+    FRAMES_FILE,
     MODELS,
     RECORDS_FILE,
     Decisions,
@@ -24,9 +25,8 @@ from descend.results import (
     read_groups,
     read_records,
     read_summary,
+    run_name,
 )
-from descend.results.base import run_name
-from descend.results.ownership import FRAMES_FILE
 
 # In the order of legends and tables: what all are held against first, the constrained last.
 METHOD_NAMES = {

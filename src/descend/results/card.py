@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from descend.errors import InputError
-from descend.results import Summary, Trained, read_config, read_summary, read_trained
+from descend.results.config import Trained, read_config, read_trained
 from descend.results.folder import put
+from descend.results.summary import Summary, read_summary
 from descend.settings import SMALL
 
 CARD_FILE = "README.md"

@@ -20,25 +20,13 @@ from safetensors import SafetensorError, safe_open
 
 from descend import reading
 from descend.errors import InputError, SaveError
-from descend.results import (
-    CERTIFIED_FILE,
-    CONFIG_FILE,
-    DECISIONS_FILE,
-    ELSEWHERE,
-    GROUPS_FILE,
-    RECORDS_FILE,
-    SUMMARY_FILE,
-    CertifiedExit,
-    Decisions,
-    Groups,
-    Part,
-    Provenance,
-    Record,
-    RunConfig,
-)
-from descend.results.base import ByLevel
+from descend.results.base import CONFIG_FILE, ELSEWHERE, GROUPS_FILE, RECORDS_FILE, SUMMARY_FILE, ByLevel, Part
 from descend.results.card import CARD_FILE, edited_card, has_mark
+from descend.results.config import CERTIFIED_FILE, CertifiedExit, RunConfig
+from descend.results.evaluated import DECISIONS_FILE, Decisions, Groups
 from descend.results.folder import LOCK_FILE, PART, flush, of_disk, open_to
+from descend.results.records import Record
+from descend.results.summary import Provenance
 from descend.results.sweeps import SWEEP_FILE, SweepFile
 
 DATABASE_FILE = "sweep.db"

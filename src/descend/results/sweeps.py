@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from descend.results import File, Number, Part
+from descend.results.base import File, Number, Part
 
 SWEEP_FILE = "sweep.json"
 

@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from descend.errors import InputError, refuse, refusing
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
-from descend.results import CONFIG_FILE, check_language_run, write_json
-from descend.results.folder import new_file
+from descend.results import CONFIG_FILE, check_language_run, new_file, write_json
 from descend.run.loading import of_run
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt

@@ -12,9 +12,7 @@ from PIL import Image
 from descend.errors import InputError
 from descend.inference.denoiser import DescentDenoiser
 from descend.progress import progress
-from descend.results import MODELS
-from descend.results.folder import refuse_full
-from descend.results.ownership import atomic_folder
+from descend.results import MODELS, atomic_folder, refuse_full
 from descend.seeds import Stream, generator_of
 from descend.tasks.video import Clip, find_clips
 

@@ -6,11 +6,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from descend.models.linear_readout import LinearReadout
-from descend.models.own_exits import MARK
+from descend.models import MARK, LinearReadout
 from descend.recipes import Recipe
-from descend.results import RunConfig, read_config
-from descend.results.card import card_of_run, hub_name
+from descend.results import RunConfig, card_of_run, hub_name, read_config
 from descend.settings import options, settings_of_others
 from descend.training.config import DescentArguments
 

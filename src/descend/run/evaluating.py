@@ -36,14 +36,15 @@ from descend.results import (
     CONFIG_FILE,
     ELSEWHERE,
     MODELS,
+    RESULTS,
     SUMMARY_FILE,
     CertifiedExit,
     Provenance,
     Summary,
     locked,
+    refuse_foreign,
+    write_card,
 )
-from descend.results.card import write_card
-from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.describing import run_card
 from descend.run.loading import of_model, of_run
 from descend.run.training import tell

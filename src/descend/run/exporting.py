@@ -13,26 +13,34 @@ from torch import nn
 from descend.contract import resolve
 from descend.errors import InputError, refuse
 from descend.evaluation.needed import Evaluated, held
-from descend.models import LayeredCausalLM, LayeredModel
-from descend.models.denoiser import Denoiser
-from descend.models.first_layers import keep_first, merged, plain_output
-from descend.models.library import LibraryModel
-from descend.models.linear_readout import LinearReadout
-from descend.models.loading import load_model
-from descend.models.modules import check_savable, close
+from descend.models import (
+    Denoiser,
+    LayeredCausalLM,
+    LayeredModel,
+    LibraryModel,
+    LinearReadout,
+    check_savable,
+    close,
+    keep_first,
+    load_model,
+    merged,
+    plain_output,
+)
 from descend.results import (
     MODELS,
     SUMMARY_FILE,
     TRAINED_KEY,
+    WITHIN,
     Trained,
+    atomic_folder,
+    card_of_model,
     read_config,
     read_summary,
     read_trained,
+    refuse_full,
+    tolerance_words,
+    write_card,
 )
-from descend.results.card import card_of_model, write_card
-from descend.results.findings import WITHIN, tolerance_words
-from descend.results.folder import refuse_full
-from descend.results.ownership import atomic_folder
 from descend.run.describing import LOADING, run_card
 from descend.run.loading import of_run
 

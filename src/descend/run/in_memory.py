@@ -23,19 +23,20 @@ from descend.evaluation.evaluators import decided, input_metrics, on_validation
 from descend.evaluation.layers import Batches, embedding_std
 from descend.evaluation.needed import Evaluated
 from descend.extras import missing
-from descend.models.library import LibraryModel
+from descend.models import LibraryModel
 from descend.noise import GaussianNoise
 from descend.objective import Objective
 from descend.reading import refuse_file
 from descend.results import (
+    CARD_FILE,
     RECORDS_FILE,
+    RESULTS,
     SUMMARY_FILE,
     TRAINED_KEY,
     Summary,
     Trained,
+    refuse_foreign,
 )
-from descend.results.card import CARD_FILE
-from descend.results.ownership import RESULTS, refuse_foreign
 from descend.run.describing import stored
 from descend.run.loading import dual_entries, provenance_of, settings_of, trained_problem
 from descend.tasks import Task

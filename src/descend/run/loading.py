@@ -13,6 +13,7 @@ from descend.models import LayeredModel
 from descend.recipes import RECIPES, SHIFTS, Recipe, Restored
 from descend.results import (
     CONFIG_FILE,
+    DUAL_FILE,
     LAST_TRAINED,
     Provenance,
     Trained,
@@ -20,7 +21,6 @@ from descend.results import (
     read_config,
     read_trained,
 )
-from descend.results.ownership import DUAL_FILE
 from descend.training.config import DescentConfig, problem_of
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")

@@ -23,9 +23,23 @@ from transformers.utils import logging as transformers_logging
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.progress import is_quiet, progress
 from descend.recipes import Data, Recipe
-from descend.results import CONFIG_FILE, LOCK_FILE, MODELS, PART, RunConfig, locked, read_config, verdict_sentence
-from descend.results.card import edited_card, put_card
-from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder, forget_results, refuse_foreign
+from descend.results import (
+    CONFIG_FILE,
+    DUAL_FILE,
+    FEASIBLE_FOLDER,
+    LOCK_FILE,
+    MODELS,
+    PART,
+    RunConfig,
+    atomic_folder,
+    edited_card,
+    forget_results,
+    locked,
+    put_card,
+    read_config,
+    refuse_foreign,
+    verdict_sentence,
+)
 from descend.run.describing import differences, run_card, stored, values_of
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints

@@ -13,7 +13,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from descend.errors import refuse
-from descend.results.sweeps import ChosenTrial, MethodSearch, Searched, SweepFile, Trial, TrialCurve
+from descend.results import ChosenTrial, MethodSearch, Searched, SweepFile, Trial, TrialCurve
 from descend.settings import options
 from descend.training import DescentConfig, preferred
 from descend.training.methods import CLASSES

@@ -22,9 +22,17 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from descend import run
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse
 from descend.recipes.configuring import Configured, configure
-from descend.results import Summary, locked
-from descend.results.ownership import DATABASE_FILE, FRAMES_FILE, PAGE_FILE, refuse_foreign, remove
-from descend.results.sweeps import SWEEP_FILE, SweepFile
+from descend.results import (
+    DATABASE_FILE,
+    FRAMES_FILE,
+    PAGE_FILE,
+    SWEEP_FILE,
+    Summary,
+    SweepFile,
+    locked,
+    refuse_foreign,
+    remove,
+)
 from descend.seeds import Stream, derived
 from descend.settings import options, settings_of_others
 from descend.sweep.space import RULE, Ranges, draw, line, recipe_values, searched_by, space

@@ -14,8 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.errors import InputError
 from descend.reading import PICKLES, read_json
-from descend.results import PART
-from descend.results.ownership import MANIFEST_FILE, digests, free_name, is_checkpoint, written_by_descend
+from descend.results import MANIFEST_FILE, PART, digests, free_name, is_checkpoint, written_by_descend
 
 STATE_FILE = "descent_{}.json"
 """A rank's state of the run that Transformers does not save, such as the multipliers."""

@@ -13,7 +13,7 @@ from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.core.targets import step_numbers
 from descend.errors import InputError, refuse
-from descend.models.loading import MOST_LAYERS
+from descend.models import MOST_LAYERS
 from descend.reading import refuse_file
 from descend.settings import WITH_ALPHA, WITHOUT_ALPHA, DescentSettings, check, read_alpha, settings_of_others
 from descend.training.methods import CLASSES

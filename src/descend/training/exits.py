@@ -9,8 +9,7 @@ from transformers.trainer_utils import has_length
 
 from descend.errors import InputError, refuse
 from descend.evaluation.probes import fit_exits
-from descend.models.causal import LayeredCausalLM
-from descend.models.library import LibraryModel
+from descend.models import LayeredCausalLM, LibraryModel
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import overriding
 from descend.training.measuring import Measuring

@@ -21,9 +21,8 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
-from descend.models.modules import changed, tied_names
-from descend.results import PART, of_disk
-from descend.results.ownership import atomic_folder, is_checkpoint
+from descend.models import changed, tied_names
+from descend.results import PART, atomic_folder, is_checkpoint, of_disk
 from descend.seeds import Stream, generator_of
 from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, seal, step_of, write_state
 from descend.training.saving import Saving

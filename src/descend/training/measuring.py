@@ -22,10 +22,8 @@ from descend.errors import InputError
 from descend.evaluation.calibration import COST_TOLERANCE, TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
 from descend.evaluation.satisfaction import verdict
-from descend.models import LayeredCausalLM, LayeredClassifier
-from descend.models.modules import changed
-from descend.results import Verdict, put
-from descend.results.ownership import DUAL_FILE, FEASIBLE_FOLDER, atomic_folder
+from descend.models import LayeredCausalLM, LayeredClassifier, changed
+from descend.results import DUAL_FILE, FEASIBLE_FOLDER, Verdict, atomic_folder, put
 from descend.tasks.text import Classification
 from descend.training.config import MEASURED
 from descend.training.hf_hooks import TrainerHooks, overriding

@@ -14,7 +14,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
 from descend.errors import InputError
-from descend.models.modules import changed
+from descend.models import changed
 from descend.tasks.text import NextToken
 from descend.training.exits import OwnExits
 

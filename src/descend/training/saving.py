@@ -17,12 +17,27 @@ from transformers.trainer_utils import SaveStrategy
 
 from descend.core import LossSums, Outlook, PrimalDual
 from descend.errors import InputError
-from descend.models.modules import save_module
+from descend.models import save_module
 from descend.objective import Objective
-from descend.results import CERTIFIED_FILE, RECORDS_FILE, TRAINED_KEY, Summary, Trained, Verdict, verdict_sentence
-from descend.results.card import card_of_model, edited_card, hub_name, put_card, without_adapters, write_card
-from descend.results.ownership import FEASIBLE_FOLDER, refuse_foreign, remove
-from descend.results.records import Records
+from descend.results import (
+    CERTIFIED_FILE,
+    FEASIBLE_FOLDER,
+    RECORDS_FILE,
+    TRAINED_KEY,
+    Records,
+    Summary,
+    Trained,
+    Verdict,
+    card_of_model,
+    edited_card,
+    hub_name,
+    put_card,
+    refuse_foreign,
+    remove,
+    verdict_sentence,
+    without_adapters,
+    write_card,
+)
 from descend.training.checkpoints import any_checkpoints, newest_whole, step_of
 from descend.training.config import DescentArguments
 from descend.training.methods import Method

@@ -13,9 +13,7 @@ from trl.trainer.utils import create_model_from_path
 from descend.core import LossSums
 from descend.errors import InputError, reason, refuse
 from descend.evaluation.layers import LayerLosses, WatchRows
-from descend.models import LayeredCausalLM
-from descend.models.loading import refuse_unsafe
-from descend.models.modules import changed
+from descend.models import LayeredCausalLM, changed, refuse_unsafe
 from descend.noise import Noise
 from descend.results import Verdict
 from descend.settings import SFTSettings

@@ -18,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
 from descend.core import refuse_negative
 from descend.errors import InputError, NonFiniteLossError
 from descend.objective import LOSS_IS_OURS
-from descend.results.ownership import FEASIBLE_FOLDER, forget_results, remove
+from descend.results import FEASIBLE_FOLDER, forget_results, remove
 from descend.training.checkpoints import STOPPED
 from descend.training.order import Ordered, steps_of_epoch
 

@@ -15,11 +15,10 @@ from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
 from descend.errors import InputError
-from descend.models.modules import check_savable
+from descend.models import check_savable
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
-from descend.results import RECORDS_FILE
-from descend.results.records import Records
+from descend.results import RECORDS_FILE, Records
 from descend.tasks import Task
 from descend.tiles import TargetSample
 from descend.training.checkpoints import (
