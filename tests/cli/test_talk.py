@@ -1,5 +1,6 @@
 """What a command says: progress, logging, --quiet, and no chatter of libraries."""
 
+import json
 import logging
 import os
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 
 from descend import progress
 from descend.cli import main
+from tests.support.files import CONFIG
 
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "3", "--use-cpu", "--method", "erm"]
 TEXT = [*SHORT, "--hidden-size", "16", "--max-length", "60", "--eval-strategy", "no", "--save-strategy", "no"]
@@ -62,7 +64,7 @@ def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, mo
     monkeypatch.setattr(logger, "handlers", [])
     seen = {}
     monkeypatch.setattr("descend.run.evaluate", lambda *_, **__: seen.update(os.environ) or sys.exit(3))
-    (tmp_path / "config.json").write_text('{"recipe": "video-ut"}')
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path), "--log-level", "debug"])
     assert logger.level == logging.DEBUG and seen["TRANSFORMERS_VERBOSITY"] == "debug"
