@@ -10,8 +10,7 @@ from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from descend.errors import InputError
-from descend.models import LayeredImageClassifier, check_family, keep_first, resized
-from descend.models.images import FAMILIES
+from descend.models import LayeredImageClassifier, check_family, images, keep_first, resized
 from descend.recipes.base import (
     Data,
     Recipe,
@@ -48,7 +47,7 @@ class ImageRecipe(ImageSettings, Recipe):
             InputError: If the model is of another kind, or can't take images of this size.
         """
         config = config_of(self.model)
-        check_family(config, FAMILIES)
+        check_family(config, images.FAMILIES)
         patch, own = config.patch_size, config.image_size
         if config.num_channels != 3 or not isinstance(patch, int) or not isinstance(own, int):
             raise InputError(

@@ -21,8 +21,7 @@ from transformers import (
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from descend.errors import InputError, reason
-from descend.models import LayeredCausalLM, check_family, keep_first
-from descend.models.causal import FAMILIES
+from descend.models import LayeredCausalLM, causal, check_family, keep_first
 from descend.recipes.base import (
     Data,
     Recipe,
@@ -73,7 +72,7 @@ class LanguageRecipe(LanguageSettings, Recipe):
     def _config(self) -> PreTrainedConfig:
         """The configuration of the pretrained model, which takes texts as long as they may be."""
         config = config_of(self.model)
-        check_family(config, FAMILIES)
+        check_family(config, causal.FAMILIES)
         if self.max_length > config.max_position_embeddings:
             raise InputError(
                 f"{self.model} takes texts of at most {config.max_position_embeddings} tokens; got --max-length "

@@ -27,10 +27,10 @@ from descend.models import (
     MeanPooledForSequenceClassification,
     TextUTConfig,
     check_family,
+    encoders,
     family_of,
     keep_first,
 )
-from descend.models.encoders import FAMILIES
 from descend.recipes.base import (
     Data,
     Recipe,
@@ -179,7 +179,7 @@ class ClassifierRecipe(ClassifierSettings, TextRecipe):
         if recipe.dataset is None:
             recipe = replace(recipe, dataset="imdb" if self.source is None else kind_of(Path(recipe.data)))
         config = config_of(self.model)
-        check_family(config, FAMILIES)
+        check_family(config, encoders.FAMILIES)
         pooling = self.pooling or _pooling_of(config) or "mean"
         layers = self.keep_layers or config.num_hidden_layers
         recipe = replace(recipe, model=absolute_or_name(self.model), keep_layers=layers, pooling=pooling)
