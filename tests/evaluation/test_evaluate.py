@@ -262,7 +262,7 @@ RISK, REVIEWS = {"exit": True, "risk": 0.1}, {**TASK, "data": "reviews"}
 @pytest.mark.parametrize(
     ("folder", "settings", "remedy"),
     [
-        ("model", {}, r"config\.json.*recipe"),
+        ("model", {}, "saved model of distilbert, and no run of descend train"),
         ("model", TASK, "--data"),
         ("model", {**TASK, "data": "model"}, r"imdb, mnli.*--dataset"),
         ("model", {**REVIEWS, "dataset": "sst2"}, r"dataset.*imdb, mnli.*'sst2'"),

@@ -46,9 +46,9 @@ def differences(old: dict[str, Any], new: dict[str, Any], free: set[str] | froze
 
 
 def values_of(given: Iterable[str], recipe: Recipe, args: DescentArguments) -> dict[str, Any]:
-    """The values of given settings for JSON, but for the folder and the bars of progress."""
+    """The values of given settings for JSON, but for the folders and the bars of progress."""
     values = asdict(recipe) | args.to_dict()  # which hides tokens
-    left_out = {"output_dir", "disable_tqdm"}
+    left_out = {"cache_dir", "output_dir", "disable_tqdm"}
     return {name: values[name] for name in given if name not in left_out and values[name] is not None}
 
 
