@@ -82,7 +82,11 @@ def guarantee(
         tokens: T ≥ 1, the length of the text; the guarantee does not hide it.
         sigma: σ_x > 0, the standard deviation of the clean embedding per coordinate, in units of C.
         noise_is: Whether γσ_x is the noise's ``"std"`` or its ``"variance"``.
+
+    Raises:
+        InputError: If a number is out of its range.
     """
+    refuse(_share(delta), _positive("sigma", sigma), _positive("clip", clip), _count("tokens", tokens))
     std, reach = noise_std(level, sigma, noise_is), 2 * clip
     # All T tokens together have the sensitivity √T·2C, which is exact for Gaussian noise; composition is looser.
     text = epsilon(std, reach * math.sqrt(tokens), delta)
@@ -114,13 +118,7 @@ def page(
     Raises:
         InputError: If a number is out of its range.
     """
-    refuse(
-        _share(delta),
-        _positive("sigma", sigma),
-        _positive("clip", 1.0 if clip is None else clip),
-        _count("dimension", dimension),
-        _count("tokens", tokens),
-    )
+    refuse(_positive("sigma", sigma), _count("dimension", dimension))
     check_noise_is(noise_is)
     clip_from = f"σ_x√{dimension}, the default" if clip is None else "as given"
     clip = sigma * math.sqrt(dimension) if clip is None else clip

@@ -99,6 +99,8 @@ class MeanPooledConfig(PreTrainedConfig):
         classifier_pooling: str = "mean",
         **kwargs: Any,
     ):
+        if classifier_pooling not in ("mean", "cls"):
+            raise InputError(f"classifier_pooling must be mean or cls; got {classifier_pooling!r}.")
         self.take(AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder)
         self.dropout, self.classifier_pooling = dropout, classifier_pooling
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # the trainer aligns them with the tokenizer's

@@ -49,7 +49,7 @@ def values_of(given: Iterable[str], recipe: Recipe, args: DescentArguments) -> d
     """The values of given settings for JSON, but for the folders and the bars of progress."""
     values = asdict(recipe) | args.to_dict()  # which hides tokens
     left_out = {"cache_dir", "output_dir", "disable_tqdm"}
-    return {name: values[name] for name in given if name not in left_out and values[name] is not None}
+    return {name: values[name] for name in given if name not in left_out and values[name] not in (None, [])}
 
 
 def train_command(config: RunConfig) -> str:
