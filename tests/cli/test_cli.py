@@ -67,7 +67,7 @@ def test_the_demo_shows_a_fair_pair_and_makes_way_for_the_next(capsys, monkeypat
     assert "a digit, and what layers 0 to 8 take it for\n   erm" in out and "data:image/png" in page.read_text()
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
     for config, folder in zip(configs, folders, strict=True):
-        assert config.pop("method") == config["training"].pop("method") == folder.name
+        assert [each.pop("method") for each in (config, config["training"], config["given"])] == [folder.name] * 3
         config.pop("seconds")
     assert configs[0] == configs[1] and configs[0]["seed"] == configs[0]["training"]["seed"] == 5
     runs = json.loads((tmp_path / "demo" / "summary.json").read_text())["runs"]
