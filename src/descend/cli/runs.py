@@ -102,19 +102,18 @@ def _evaluation(words: Sequence[str]) -> dict[str, Any]:
 
 def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     """Evaluate a run without its page; returns the folder of its results, and its summary."""
-    from descend.results import CONFIG_FILE, locked, read_config
-
     options = _evaluation(words)
     folder, out = options.pop("run"), options.pop("out")
     if options.pop("layers"):
         return _frozen(str(folder), out, options)
     if out is not None or any(options.pop(name) is not None for name in ("image_size", "max_length")):
         raise InputError("--out, --image-size and --max-length go with --layers; a run knows its own. Leave them out.")
-    if options["task"] is not None and not (folder / CONFIG_FILE).is_file():
-        read_config(folder)  # which says what the folder is
-    recipe = check_run(folder, options["model"]) if options["task"] is None else "text"
+    recipe = "text"
+    if options["task"] is None or not (folder / "config.json").is_file():  # then it says what the folder is
+        recipe = check_run(folder, options["model"])
     check_data(options["data"], hub=recipe.startswith("text"), images=recipe == "image")
     from descend import run
+    from descend.results import locked
 
     with locked(folder) if folder.is_dir() else nullcontext():
         summary = run.evaluate(folder, **options)

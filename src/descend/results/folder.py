@@ -32,8 +32,8 @@ def locked(place: Path, name: str = LOCK_FILE, *, wait: bool = False) -> Iterato
     """Lock a run's folder, or a file, against other processes for the length of the ``with`` block.
 
     The lock ends with this process, however it ends; on a disk that locks no files a file stands for it, which a killed
-    process leaves behind. Processes forked from it, such as data loader workers, do not
-    hold it. It can't be taken twice in one process.
+    process leaves behind. Processes forked from it, such as data loader workers, do not hold it. It can't be taken
+    twice in one process.
 
     Args:
         place: The folder, or the file.
