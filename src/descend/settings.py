@@ -707,8 +707,9 @@ def options(settings: Mapping[str, Any]) -> list[str]:
         if isinstance(value, bool):
             words.append(flag_of(name if value else f"no_{name}"))
             continue
-        text = ",".join(map(str, value)) if isinstance(value, list) else value
-        words += [flag_of(name), json.dumps(text) if isinstance(text, dict) else str(text)]
+        texts = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+        joined = [",".join(map(str, texts))] if name == "alpha" else map(str, texts)
+        words += [flag_of(name), *joined]
     return words
 
 

@@ -97,6 +97,7 @@ def test_tuples_keywords_and_fields_that_forward_does_not_name():
         ({"blocks": []}, "blocks"),
         ({"blocks": [nn.Linear(8, 8)]}, "blocks.*ResidualMLP"),
         ({"blocks": [3]}, "blocks.*int"),
+        ({"blocks": 3}, "blocks.*int"),
         ({"readout": "haed"}, "readout.*'haed'"),
         ({"readout": nn.Linear(8, 3)}, "readout.*ResidualMLP"),
         ({"readout": 3}, "readout.*int"),

@@ -149,7 +149,7 @@ COMMANDS = [
     "video-ut --data generated --method erm --max-steps 7 --no-tied",
     "video-dust --data generated --preset paper --alpha 0.3,0.2 --depth 2",
     "video-vit --data generated --num-train-epochs 2 --strength 0.5 --seed 3",
-    "text-ut --data generated --noise 0.5 --no-load-best-model-at-end",
+    "text-ut --data generated --noise 0.5 --no-load-best-model-at-end --label-names labels marks",
     "text-ut --data generated --report-to none --eval-steps 3",
     "text-distilbert --data generated --preset paper --method erm --dataset mnli --report-to tensorboard",
     "llm-sft --data generated --dual-optim-args '{\"start\": 0}' --bf16 --dual-every epoch",

@@ -358,6 +358,7 @@ def test_a_setting_of_a_searched_method_is_given_once_for_a_sweep(tmp_path):
         (["--method", "erm,layerskip"], "layerskip drops whole blocks"),
         (["--method", "erm,neftune"], "neftune adds noise to word embeddings"),
         (["--alpha", "0.1,0.2,0.3"], "alpha"),
+        (["--dual-every", "9"], "must leave the constraints a dual step"),
         (["--method", "erm", "--layer-dropout", "0.1"], "--layer-dropout"),
         (["--method", "erm", "--learning-rate", "1e-3"], "nothing is left to search for erm"),
         (["--resume"], "goes on by itself"),

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -212,8 +212,7 @@ def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[s
     part: Any = module.get_submodule(_dotted_name(module, blocks, "blocks")) if isinstance(blocks, str) else blocks
     if isinstance(part, nn.ModuleDict):
         part = part.values()
-    single = isinstance(part, nn.Module) and not isinstance(part, nn.ModuleList | nn.Sequential)
-    names = [_dotted_name(module, block, "blocks") for block in ([part] if single else part)]
+    names = [_dotted_name(module, block, "blocks") for block in (part if isinstance(part, Iterable) else [part])]
     if not names:
         raise InputError("blocks must hold at least one module; got none.")
     if left_out := _left_out(module, names):

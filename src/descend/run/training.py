@@ -137,7 +137,7 @@ def _train(
     made = main and not out.exists()
     try:
         trainer = setup.trainer([stop, *callbacks])
-        args.warmup(*_steps(args, len(trainer.train_dataset)))  # type: ignore[arg-type]  # TRL may have packed them
+        args.warmup(*planned_steps(args, len(trainer.train_dataset)))  # type: ignore[arg-type]  # TRL may have packed them
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
         if made:  # by the trainer
             with suppress(OSError):
@@ -238,7 +238,7 @@ def _begun(out: Path) -> bool:
     return any(path.exists() for path in saved)
 
 
-def _steps(args: DescentConfig, windows: int) -> tuple[int, int]:
+def planned_steps(args: DescentConfig, windows: int) -> tuple[int, int]:
     """The number of steps of a run, and of an epoch."""
     step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     epoch = math.ceil(windows / step)

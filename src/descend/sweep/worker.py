@@ -33,6 +33,7 @@ from descend.results import (
     refuse_foreign,
     remove,
 )
+from descend.run.training import planned_steps
 from descend.seeds import Stream, derived
 from descend.settings import options, settings_of_others
 from descend.sweep.space import RULE, Ranges, draw, line, recipe_values, searched_by, space
@@ -233,6 +234,7 @@ class _Worker:
         for args in self._arguments.values():
             CLASSES[args.method].check(task, model)
             args.problem(model.depth, model.first_layer)
+            args.warmup(*planned_steps(args, len(self.data.train)))  # type: ignore[arg-type]
 
     def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> Configured:
         """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
