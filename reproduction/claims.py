@@ -14,6 +14,7 @@ from reproduction.figures import (
     NotRunError,
     classifier,
     name_of,
+    out_of_reach,
     some,
     strongest,
     varied,
@@ -58,11 +59,13 @@ def gains(table: Table, wanted: Callable[[float, float], bool], **values: object
 
 
 def most(by_setting: dict[str, Gain]) -> Judgement:
-    """More settings better than not."""
+    """More settings better than not, by their intervals; refuted by as many that are worse."""
     ahead = [each for each in by_setting.values() if each.value > 0]
     sure = {verdict: sum(each.verdict == verdict for each in by_setting.values()) for verdict in ("better", "worse")}
     words = f"better in {len(ahead)} of {len(by_setting)}, surely in {sure['better']}, surely worse in {sure['worse']}"
-    return words, "repeats" if 2 * len(ahead) > len(by_setting) else "does not"
+    if 2 * sure["better"] > len(by_setting):
+        return words, "repeats"
+    return words, "does not" if 2 * sure["worse"] >= len(by_setting) else "undecided"
 
 
 def all_of(by_setting: dict[str, Gain], bound: float = 0.0) -> Judgement:
@@ -93,44 +96,44 @@ def holding(table: Table) -> Judgement:
 
 
 def deeper(table: Table) -> Judgement:
-    """A deeper model of the paper's form has a lower error under strong noise."""
+    """A deeper model of the paper's form has a lower error under strong noise, over the seeds that both depths have."""
     rows = strongest(some(table.where(arm="paper", model=["UT", "DUST"]), "UT or DUST"))
-    falls = []
-    for _, runs in at_levels(rows, beyond).groupby(["model", "data", "form"]):
-        by_depth = runs.groupby("depth").number.mean()
-        falls += [bool(after < before) for before, after in pairwise(by_depth)]
-    if not falls:
+    changes = [
+        gain(after, before)
+        for _, runs in at_levels(rows, beyond).groupby(["model", "data", "form"])
+        for (_, before), (_, after) in pairwise(runs.groupby("depth"))
+    ]
+    if not changes:
         raise NotRunError("it needs UT or DUST at two depths")
-    words = f"lower at the next depth in {sum(falls)} of {len(falls)} pairs"
-    return words, "repeats" if all(falls) else "does not"
+    lower = sum(each.value > 0 for each in changes)
+    words = f"lower at the next depth in {lower} of {len(changes)} pairs"
+    if min(each.seeds for each in changes) < 2:
+        return f"{words} (one seed in some)", "undecided"
+    sure = [each.verdict for each in changes]
+    return words, "does not" if "worse" in sure else "repeats" if {*sure} == {"better"} else "undecided"
 
 
 def more_alpha(table: Table) -> Judgement:
     """A larger α is more robust to the strongest noise."""
     rows = varied(table, "alpha", strongest(classifier(table)))
-    ends = [run.values[-1] for run in rows[rows.seed == 0].itertuples()]
-    words = f"α = {rows.setting.iloc[0]:g}: {ends[0]:.3f}, α = {rows.setting.iloc[-1]:g}: {ends[-1]:.3f} (one seed)"
-    return words, "undecided" if ends[-1] > ends[0] else "does not"
+    ends = [f"α = {row.setting:g}: {row.values[-1]:.3f}" for row in rows.iloc[[0, -1]].itertuples()]
+    return f"{', '.join(ends)} (one seed)", "undecided"
 
 
 def little_of_rate(table: Table) -> Judgement:
     """The dual rate changes little."""
     rows = varied(table, "dual_lr", strongest(classifier(table)))
-    values = np.array(list(rows[rows.seed == 0]["values"]), float)
-    spread = 100 * float(np.ptp(values, axis=0).max())
-    return f"at most {spread:.1f} points between rates (one seed)", "repeats" if spread <= 1 else "undecided"
+    spread = 100 * float(np.ptp(np.array(list(rows["values"]), float), axis=0).max())
+    return f"at most {spread:.1f} points between rates (one seed)", "undecided"
 
 
 def infeasible(table: Table) -> Judgement:
-    """A run that cannot meet its constraints is worse at every noise level, and the verdict finds it."""
-    wild = some(table.where(variant="alpha=0.5"), "the run with α = 0.5").iloc[0]
+    """A run that cannot meet its constraints is worse at every noise level."""
+    wild = out_of_reach(table).iloc[0]
     place = {name: wild[name] for name in (*SETTING, "form", "arm", "seed")}
     beside = some(table.where(**place), "the run beside it").iloc[0]
     worse = [ours > theirs for ours, theirs in zip(wild["values"], beside["values"], strict=True)]
-    words = (
-        f"judged infeasible: {'no' if wild.holds else 'yes'}; worse at {sum(worse)} of {len(worse)} levels (one seed)"
-    )
-    return words, "repeats" if all(worse) and not wild.holds else "does not"
+    return f"worse at {sum(worse)} of {len(worse)} levels (one seed)", "undecided"
 
 
 def samples(table: Table) -> Judgement:
@@ -149,7 +152,7 @@ def repetition(table: Table) -> Judgement:
         run = some(table.where(arm=arm, model=list(LANGUAGE_MODELS), seed=0), "answers of a language model").iloc[0]
         shares[arm] = 100 * np.mean([_repeated(each["text"]) for each in run.answers if each["noise"] > 0])
     words = f"repeated: {shares['erm']:.0f} % with plain training, {shares['paper']:.0f} % with the paper's (one seed)"
-    return words, "undecided" if shares["erm"] > shares["paper"] else "does not"
+    return words, "undecided"
 
 
 def _repeated(text: str) -> float:
@@ -178,9 +181,9 @@ Judge = Callable[[Table], Judgement]
 
 CLAIMS: Sequence[tuple[str, str, str, Judge]] = (
     (
-        "Section 3",
-        "The primal-dual runs end feasible",
-        "“verifying that models are feasible” (App. B.4)",
+        "our target",
+        "With α and the cap fixed 60 % of the runs of UT and DUST hold, and 80 % fall at every layer",
+        "no count; it advises “verifying that constrained models are feasible” (App. B.4)",
         holding,
     ),
     (
@@ -272,10 +275,12 @@ CLAIMS: Sequence[tuple[str, str, str, Judge]] = (
 """Where it stands, the claim, the paper's number, and what judges it."""
 
 NOT_REPRODUCED = {
-    "RoBERTa, DistilBERT, ViT-B": "their weights are not available here; MiniLM and DINOv2-S stand for them",
+    "RoBERTa, DistilBERT, ViT-B": "their weights were not at hand; MiniLM and DINOv2-S stand for them",
     "UT-5, UT-7 and UT-9 on texts": "no time; UT-3 is the depth whose settings the paper prints",
     "MNLI": "no time: an excerpt of it taught small models nothing in the first study",
     "ViT and DUST on ShanghaiTech, ViT on Avenue": "no time; UT-5 on ShanghaiTech is one panel, of another camera",
+    "UT-3 and UT-7 on ShanghaiTech, DUST-7": "no time",
+    "γ = 0 to .13 of video, .2 to .8 of texts": "no time; video has a strong and a weak noise, MiniLM 0, .5, 1",
     "Llama 3.1 8B": "128 GB of memory; SmolLM2-135M stands for it",
     "AlpacaEval's win rate": "it needs a judge",
     "the five runs of a Bayesian search": "three or six trials, as many for plain training",

@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from reproduction.cells import FIRST_EXIT
 from reproduction.table import SETTING, Table
@@ -109,6 +110,7 @@ def along_layers(axes: Any, rows: pd.DataFrame) -> None:
         style = {"color": COLOURS[arm], "linestyle": DASHES[form]}
         band(axes, range(first, first + len(losses[0])), losses, label_of(arm, form), **style)
     axes.set(xlabel="layer", ylabel="loss")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def panels(count: int, columns: int = 3) -> tuple[Figure, list[Any]]:
@@ -127,8 +129,9 @@ def settings_of(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], c
     for place, (setting, group) in zip(axes, groups, strict=True):
         draw(place, group)
         place.set_title(name_of(setting), fontsize=9)
-    if axes[0].get_legend_handles_labels()[0]:
-        axes[0].legend(fontsize=6)
+    named = {name: line for place in axes for line, name in zip(*place.get_legend_handles_labels(), strict=True)}
+    if named:
+        figure.legend(named.values(), named, loc="outside lower center", ncols=min(columns, len(groups)), fontsize=7)
     return figure
 
 
@@ -190,7 +193,9 @@ def figure_4(table: Table) -> Figure:
 
 def figure_6(table: Table) -> Figure:
     """A language model: the loss by layer, and the token accuracy under noise."""
-    return both_views(some(compared(table, model=list(LANGUAGE_MODELS)), "a language model"))
+    figure = both_views(some(compared(table, model=list(LANGUAGE_MODELS)), "a language model"))
+    figure.axes[0].set_yscale("log")
+    return figure
 
 
 def figure_7(table: Table) -> Figure:
@@ -218,7 +223,7 @@ def _gain_by_noise(axes: Any, rows: pd.DataFrame) -> None:
 
 
 def figure_9(table: Table) -> Figure:
-    """An encoder on texts: accuracy under noise and the error by layer, by training noise."""
+    """An encoder on texts: accuracy under noise and the error by layer, by training noise, some with one seed."""
     rows = some(classifier(table, arm=["erm", "algorithm-1"]), "an encoder at several levels of training noise")
     levels = sorted(rows.gamma.unique())
     if len(levels) < 2:
@@ -236,7 +241,7 @@ def figure_9(table: Table) -> Figure:
 
 
 def figure_10(table: Table) -> Figure:
-    """Texts: what constraints gain in area over plain training, by training noise."""
+    """Texts: what constraints gain in area over plain training, by training noise; the paper draws accuracies."""
     rows = some(compared(table, ("erm", "algorithm-1"), model=list(TEXT_MODELS)), "texts")
     figure, (axes,) = panels(1)
     for (model, data), runs in rows.groupby(["model", "data"]):
@@ -250,14 +255,14 @@ def figure_10(table: Table) -> Figure:
 
 
 def varied(table: Table, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The main runs of an ablation and those of its variants, with the values of what is varied.
+    """The main run of an ablation and those of its variants, all of seed 0, with the values of what is varied.
 
     Raises:
         NotRunError: If there are fewer than two values.
     """
     place = dict(zip(SETTING, rows[SETTING].iloc[0], strict=True)) | {"arm": "algorithm-1"}
     variants = sorted(each for each in set(table.rows.variant) if each.startswith(f"{name}="))
-    runs = some(table.where(variant=["", *variants], **place), "the ablation")
+    runs = some(table.where(variant=["", *variants], seed=0, **place), "the ablation")
     runs = runs.assign(setting=[settings.get(name) for settings in runs.settings])
     runs = runs[runs.setting.notna() & runs.form.isin(("", "untied"))].sort_values("setting")
     if runs.setting.nunique() < 2:
@@ -271,7 +276,8 @@ def _against_setting(table: Table, name: str, symbol: str, levels: Callable[[pd.
     for level in levels(rows):
         at = [row.values[list(row.noise).index(level)] for row in rows.itertuples()]
         axes.plot(rows.setting, at, marker="o", label=f"test γ = {level:g}")
-    axes.set(xlabel=symbol, ylabel=rows.metric.iloc[0], title=name_of(rows[SETTING].iloc[0]))
+    axes.set(xlabel=symbol, ylabel=rows.metric.iloc[0])
+    axes.set_title(f"{name_of(rows[SETTING].iloc[0])}, seed 0", fontsize=9)
     axes.set_xscale("log" if name == "dual_lr" else "linear")
     axes.legend(fontsize=7)
     return figure
@@ -297,11 +303,21 @@ def figure_15(table: Table) -> Figure:
     return _against_setting(table, "dual_lr", "η of λ", _three)
 
 
+def out_of_reach(table: Table) -> pd.DataFrame:
+    """The run whose α = 0.5 asks for more than any run reaches: the deepest that misses its bounds, one row.
+
+    Raises:
+        NotRunError: If there is none.
+    """
+    rows = some(table.where(variant="alpha=0.5"), "a run with α = 0.5")
+    return some(rows[~rows.holds.astype(bool)], "a run with α = 0.5 that misses its bounds").nlargest(1, "depth")
+
+
 def figure_11(table: Table) -> Figure:
-    """A run whose constraints cannot be met, beside one whose can."""
-    wild = some(table.where(variant="alpha=0.5"), "the run with α = 0.5")
+    """A run whose constraints cannot be met, beside one whose can; one seed."""
+    wild = out_of_reach(table)
     place = dict(zip([*SETTING, "form"], wild[[*SETTING, "form"]].iloc[0], strict=True))
-    beside = compared(table, ("erm", "algorithm-1"), **place)
+    beside = compared(table, ("erm", "algorithm-1"), seed=0, **place)
     figure = both_views(pd.concat([beside, wild.assign(arm="paper-adam")]))
     for axes in figure.axes:
         for line in axes.get_lines():
@@ -323,6 +339,8 @@ def figure_12(table: Table) -> Figure:
             counts = np.sum(list(runs.histogram), 0)
             axes.stairs(counts / counts.sum(), table.edges, color=colour, label=label)
     axes.set(xscale="log", xlabel="$f_l / f_{l-1}$ of a text", ylabel="share of (text, layer)")
+    axes.set_xticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
+    axes.minorticks_off()
     axes.axvline(1, color="#bbbbbb", linewidth=0.8)
     axes.legend(fontsize=7)
     return figure
@@ -330,7 +348,8 @@ def figure_12(table: Table) -> Figure:
 
 def figure_13(table: Table) -> Figure:
     """Texts: the loss by layer, in every setting."""
-    return settings_of(some(compared(table, model=list(TEXT_MODELS)), "texts"), along_layers)
+    rows = some(compared(table, model=list(TEXT_MODELS)), "texts").sort_values("gamma", kind="stable")
+    return settings_of(rows, along_layers)
 
 
 FIGURES: dict[str, Callable[[Table], Figure]] = {

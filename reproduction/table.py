@@ -102,8 +102,10 @@ class Gain:
     def __str__(self) -> str:
         if not math.isfinite(self.value):
             return {math.inf: "the other diverged", -math.inf: "diverged"}.get(self.value, "–")
-        interval = "" if math.isnan(self.low) else f" ({self.low:+.1f} to {self.high:+.1f})"
-        return f"{self.value:+.1f} %{interval}".replace("-", "−")
+        # The sum with 0 makes 0 of −0.
+        value, low, high = (f"{round(each, 1) + 0.0:+.1f}" for each in (self.value, self.low, self.high))
+        interval = "" if math.isnan(self.low) else f" ({low} to {high})"
+        return f"{value} %{interval}".replace("-", "−")
 
 
 def number(noise: Sequence[float], values: np.ndarray, higher_is_better: bool) -> np.ndarray:

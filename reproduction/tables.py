@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reproduction.cells import FIRST_EXIT, PAPER_ARMS
+from reproduction.cells import FIRST_EXIT, FIXED, PAPER_ARMS, SEARCHED
 from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of
 from reproduction.grids import SCALES
 from reproduction.table import SETTING, Gain, Table, gain, holm, meets
@@ -25,8 +25,12 @@ DEPTHS = {"MiniLM": 12, "DistilBERT": 12}
 NEAREST = {0.8: 0.15}
 """Our training noise of video, a standard deviation → the paper's γ, a variance, that is nearly as strong."""
 
-PAIRS = {"tied": ("tied",), "untied": ("untied", "tied"), "": ("",)}
+PAIRS = {"tied": ("tied", "untied"), "untied": ("untied", "tied"), "": ("",)}
 """Form of constrained runs → forms of plain training that they are held against."""
+
+
+CHOSEN = "chosen on validation data"
+"""The column that says which of the paper's two dual optimizers validation data chose."""
 
 
 def plain_of(model: str, form: str) -> str:
@@ -55,8 +59,9 @@ def settings(table: Table, number: int) -> pd.DataFrame:
 
 
 def _setting(row: Any, name: str) -> str:
-    value = row.depth if name == "depth" else row.settings.get(name)
-    return "" if value is None else f"{value:g}"
+    """A setting of a run: as its command gave it, or as the preset did."""
+    known = {"depth": row.depth, "cap": row.cap, "resilience": row.resilience, **row.settings}
+    return f"{known[name]:g}" if known.get(name) is not None else ""
 
 
 def beside(table: Table, number: int) -> pd.DataFrame:
@@ -67,7 +72,8 @@ def beside(table: Table, number: int) -> pd.DataFrame:
     for setting, group in table.where(model=list(models)).groupby(SETTING, sort=False):
         model, data, depth, gamma = setting
         place = dict(zip(SETTING, setting, strict=True))
-        printed_gamma = NEAREST.get(gamma, gamma) if number == 3 else gamma
+        # At scale small only the strong noise of video is near one of the paper's.
+        printed_gamma = NEAREST.get(gamma) if number == 3 and table.scale == "small" else gamma
         theirs = (NAMES.get(model, model), DEPTHS.get(model, depth), NAMES.get(data, data), printed_gamma)
         for form in dict.fromkeys(group.form):
             ours = table.where(arm="paper", form=form, **place)
@@ -78,7 +84,7 @@ def beside(table: Table, number: int) -> pd.DataFrame:
                 row = [*setting, form, *means, str(gain(ours, plain)), *best, *_printed(printed, theirs, number)]
                 rows.append(row)
     heads = [*SETTING, "form", "plain training", "paper's form", "gain", "best run: plain", "best run: paper's form"]
-    return pd.DataFrame(rows, columns=[*heads, "printed: plain", "printed: constrained", "printed: gain"])
+    return pd.DataFrame(rows, columns=[*heads, "printed of", "printed: plain", "printed: constrained", "printed: gain"])
 
 
 def best_run(runs: pd.DataFrame) -> str:
@@ -93,24 +99,24 @@ def best_run(runs: pd.DataFrame) -> str:
 
 def _printed(printed: pd.DataFrame, place: tuple[Any, ...], number: int) -> list[str]:
     if place not in printed.index:
-        return ["–", "–", "–"]
-    row = printed.loc[place]
-    change = 100 * (row.constrained / row.unconstrained - 1) * (1 if number == 4 else -1)
-    return [f"{row.unconstrained:g}", f"{row.constrained:g}", f"{change:+.1f} %".replace("-", "−")]
+        return ["–", "–", "–", "–"]
+    row, (model, depth, *_) = printed.loc[place], place
+    change = Gain(100 * (row.constrained / row.unconstrained - 1) * (1 if number == 4 else -1))
+    return [f"{model}-{depth}", f"{row.unconstrained:g}", f"{row.constrained:g}", str(change)]
 
 
 def comparisons(table: Table) -> pd.DataFrame:
     """Every method against plain training of each form, setting by setting."""
     return pd.DataFrame(
         [
-            {**place, "arm": arm, "form": form, "against": label_of("erm", other), "gain": measured, "better": best}
+            {**place, "method": label_of(arm, form), "against": label_of("erm", other), CHOSEN: best, "gain": measured}
             for place, arm, form, other, measured, best in _compared(table)
         ],
-        columns=[*SETTING, "arm", "form", "against", "gain", "better"],
+        columns=[*SETTING, "method", "against", CHOSEN, "gain"],
     )
 
 
-def _compared(table: Table) -> Iterator[tuple[dict[str, Any], str, str, str, Gain, bool]]:
+def _compared(table: Table) -> Iterator[tuple[dict[str, Any], str, str, str, Gain, str]]:
     for setting, group in table.where().groupby(SETTING, sort=False):
         place = dict(zip(SETTING, setting, strict=True))
         for (arm, form), runs in group[group.arm != "erm"].groupby(["arm", "form"], sort=False):
@@ -118,7 +124,27 @@ def _compared(table: Table) -> Iterator[tuple[dict[str, Any], str, str, str, Gai
                 plain = table.where(arm="erm", form=other, **place)
                 if len(plain):
                     best = arm in PAPER_ARMS and table.better(place["model"], form) == arm
-                    yield place, arm, form, other, gain(runs, plain), best
+                    yield place, arm, form, other, gain(runs, plain), "yes" if best else ""
+
+
+def wins(table: Table) -> pd.DataFrame:
+    """How often each method is better or worse than plain training, over the settings that it was run in."""
+    every = comparisons(table).assign(verdict=lambda frame: [each.verdict for each in frame.gain])
+    counted = every.groupby(["model", "method", "against"], sort=False).verdict.value_counts().unstack(fill_value=0)
+    return counted.reindex(columns=["better", "undecided", "worse"], fill_value=0).reset_index()
+
+
+def searched(table: Table) -> pd.DataFrame:
+    """The paper's form with the α and cap that its search chose, where these are not the ones fixed in advance."""
+    rows = []
+    for (*setting, arm, form), runs in table.where(variant=SEARCHED).groupby([*SETTING, "arm", "form"], sort=False):
+        place = dict(zip(SETTING, setting, strict=True))
+        plain = table.where(arm="erm", form=plain_of(setting[0], form), **place)
+        asked = ", ".join(f"{name} {runs.settings.iloc[0][name]:g}" for name in FIXED)
+        held = [f"{runs[name].sum()} of {len(runs)}" for name in ("holds", "falls")]
+        rows.append([*setting, label_of(arm, form), asked, *held, gain(runs, plain)])
+    heads = [*SETTING, "method", "searched", "holds", "falls at every layer", "gain over plain training"]
+    return pd.DataFrame(rows, columns=heads)
 
 
 def primaries(table: Table) -> pd.DataFrame:
@@ -171,6 +197,8 @@ def answers(table: Table) -> pd.DataFrame:
 TABLES: dict[str, tuple[str, Callable[[Table], pd.DataFrame]]] = {
     "primaries": ("The primary comparisons, named before the runs", primaries),
     "held": ("Which runs hold", held),
+    "searched": ("The paper's form with a searched α, where the search chose another than the one fixed", searched),
+    "wins": ("Wins and losses against plain training, by intervals", wins),
     "comparisons": ("Every method against plain training", comparisons),
     "table-1": ("Table 1: settings of video", lambda table: settings(table, 1)),
     "table-2": ("Table 2: settings of texts", lambda table: settings(table, 2)),
