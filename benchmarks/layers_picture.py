@@ -15,7 +15,7 @@ from gate import PLANS, RESULTS
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 SETTINGS = {"minilm": "MiniLM on film reviews", "dinov2": "DINOv2-S on digits"}
-NAMES = {"probe": "plain training, readouts beside it", "linear-1": "weights l/L", "descent-.8": "Descend's default"}
+NAMES = {"probe": "plain training, readouts beside it", "linear-1": "weights l/L", "descent-.8": "descend train's default"}
 STYLES = {
     "probe": {"color": "#666666", "marker": "o"},
     "linear-1": {"color": "#c2752b", "marker": "^"},
@@ -38,6 +38,7 @@ def main(out: Path) -> None:
             layer = next(layer for place, layer in enumerate(exits) if max(mean[place:]) <= limit)
             axis.plot(exits, losses.T, color=STYLES[recipe]["color"], alpha=0.25, lw=0.8)
             axis.plot(exits, mean, ms=4, label=f"{name}: {layer} of {exits[-1]}", **STYLES[recipe])
+            axis.plot(layer, mean[exits.index(layer)], "o", ms=14, mfc="none", color=STYLES[recipe]["color"])
             print(setting, recipe, f"{len(losses)} seeds, K = {layer}")
             for what, values in (("loss", mean), ("accuracy", scores.mean(0))):
                 print(f"  {what}", *(f"{value:.4f}" for value in values))
@@ -45,7 +46,7 @@ def main(out: Path) -> None:
         axis.yaxis.set_major_locator(FixedLocator([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 1, 1.5]))
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
         axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.legend(title="layers within 2 % (green)", fontsize=8, title_fontsize=8)
+        axis.legend(title="layers to keep (ringed), within 2 % (green)", fontsize=8, title_fontsize=8)
     figure.savefig(out, dpi=130)
 
 

@@ -1,4 +1,4 @@
-"""Transformers whose every layer lowers the expected loss.
+"""How many layers a transformer needs, and training so that fewer suffice, the last one unharmed.
 
 Descent constraints, enforced by primal-dual training, make each layer lower the expected task loss. Importing this
 package is cheap: each name loads what it needs on first use, and `DescentProblem` and `PrimalDual` need torch alone.

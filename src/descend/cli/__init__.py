@@ -21,7 +21,7 @@ from descend.errors import (
 )
 
 ABOUT = """\
-descend: transformers whose every layer lowers the expected loss
+descend: how many layers a transformer needs, and training so that fewer suffice
 
   recipes      what can be trained
   train        train one model: descend train RECIPE --data PATH --out RUN
