@@ -11,10 +11,14 @@ from descend.report.asked import bounds
 from descend.report.intervals import Jackknife
 from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
 from descend.report.tables import Cell, Row, Table, duration, number
-from descend.results import ENOUGH_GROUPS, WITHIN, tolerance_words
+from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, tolerance_words
 
 SAME_SIGMA = 1.02
 """Of two σ_x whose ratio is smaller, γ stands for the same noise."""
+
+
+MOST_NAMED = 3
+"""Methods that a headline names."""
 
 
 class Answer(NamedTuple):
@@ -28,11 +32,23 @@ class Answer(NamedTuple):
 def answer(group: Group) -> Answer:
     """How many layers suffice in each run, and the arms' numbers."""
     runs = group.runs
-    headline = runs[0].summary.headline if len(runs) == 1 else "How many layers suffice"
+    headline = runs[0].summary.headline if len(runs) == 1 else _side_by_side(group)
     table, words = numbers(group)
     terms = by_run(group, ((run, " ".join(run.summary.terms())) for run in runs))
     notes = by_run(group, ((run, run.summary.note) for run in runs))
     return Answer(headline, [_needed(group), table], [*terms, *words, *notes])
+
+
+def _side_by_side(group: Group) -> str:
+    """How many layers suffice after each method, over its seeds, and how sure that is."""
+    if len(group.arms) > MOST_NAMED:
+        return "How many layers suffice"
+    within, found = tolerance_words(KEPT_WITHIN, group.summary.higher_is_better), []
+    for arm in group.arms:
+        rows = [row for run in arm.runs for row in run.summary.suffices() if row.within == within]
+        each = dict.fromkeys(", ".join(filter(None, (row.layers, row.certain.partition(",")[0]))) for row in rows)
+        found.append(f"{arm.label} {' or '.join(each)}")
+    return f"Within {within}: {'; '.join(found)}"
 
 
 def _needed(group: Group) -> Table:
