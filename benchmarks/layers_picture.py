@@ -15,7 +15,11 @@ from gate import PLANS, RESULTS
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 SETTINGS = {"minilm": "MiniLM on film reviews", "dinov2": "DINOv2-S on digits"}
-NAMES = {"probe": "plain training, readouts beside it", "linear-1": "weights l/L", "descent-.8": "descend train's default"}
+NAMES = {
+    "probe": "plain training, readouts beside it",
+    "linear-1": "weights l/L",
+    "descent-.8": "descend train's default",
+}
 STYLES = {
     "probe": {"color": "#666666", "marker": "o"},
     "linear-1": {"color": "#c2752b", "marker": "^"},
