@@ -9,7 +9,6 @@ from descend.errors import InputError
 from descend.tasks.text import (
     Instructions,
     encode_prompt,
-    generate_instructions,
     learn_tokenizer,
     prompt,
     read_instructions,
@@ -113,11 +112,6 @@ def test_a_tokenizer_without_an_end_is_refused(tokenizer):
     endless = learn_tokenizer(["say red"])
     with pytest.raises(InputError, match=r"token.*end"):
         tokenize_instructions(Instructions(Dataset.from_list(READ[:1]), {}), endless, 30)
-
-
-def test_generated_instructions_do_not_depend_on_how_many_follow():
-    few, many = (generate_instructions(count).rows.to_list() for count in (5, 20))
-    assert few == many[:5] and len({row["instruction"] for row in many}) == 4
 
 
 def test_alpacas_own_files(real_data):

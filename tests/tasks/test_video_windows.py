@@ -1,4 +1,4 @@
-"""Patches, windows and the parts of a data set."""
+"""Patches, windows, the parts of a data set, and the loss of a denoiser."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from descend.errors import InputError
 from descend.tasks.video import (
     PATCH,
     SIZE,
+    VideoDenoising,
     VideoWindows,
     dataset_name,
     generate_scenes,
@@ -83,25 +83,6 @@ def test_windows_are_all_runs_of_frames_within_one_clip(lengths, window, stride)
     for outside in (-1, len(windows)):
         with pytest.raises(IndexError):
             windows[outside]
-
-
-def test_items_are_patches_of_the_frames_in_0_to_1_and_a_data_loader_takes_them():
-    clips = generate_scenes(2, 6, seed=0)
-    windows = VideoWindows(clips, window=4, stride=2)
-    patches = windows[3]["patches"]
-    assert torch.equal(unpatchify(patches), torch.from_numpy(clips[1][2:6]).float() / 255)
-    assert (windows.frames(3) == clips[1][2:6]).all()
-    (batch,) = DataLoader(windows, batch_size=4)
-    assert batch["group"].tolist() == [0, 0, 1, 1]
-    assert torch.equal(batch["patches"], torch.stack([windows[index]["patches"] for index in range(4)]))
-
-
-def test_sigma_is_numpys_over_frames_not_windows():
-    clips = generate_scenes(2, 70, seed=3)
-    clips[1] = clips[1][:5]
-    expected = np.concatenate(clips).astype(np.float64).std() / 255
-    for window, stride in ((1, 1), (5, 1), (5, 5), (2, 3)):
-        assert VideoWindows(clips, window, stride).sigma() == pytest.approx(expected, rel=1e-12)
 
 
 # --- data sets
@@ -235,3 +216,33 @@ def test_real_ped2(real_data, tmp_path):
     assert data.name == "ped2"
     assert (len(data.train), len(data.validation), len(data.test)) == (8 * 9, 2 * 5, 7 * 5)
     assert 44 < data.sigma * 255 < 48  # the paper's σ_x ≈ 46
+
+
+# --- the loss
+
+
+@pytest.mark.parametrize(
+    ("of_prediction", "of_target", "near"),
+    [
+        (torch.float32, torch.float32, {}),
+        (torch.bfloat16, torch.float32, {"rtol": 0.02, "atol": 1e-5}),
+        (torch.bfloat16, torch.bfloat16, {"rtol": 0.02, "atol": 1e-5}),
+    ],
+)
+def test_the_loss_has_the_value_and_gradient_of_plain_autograd(of_prediction, of_target, near):
+    """In half precision only the difference is rounded, not the sum; where nothing differs the gradient is 0."""
+    generator = torch.Generator().manual_seed(0)
+    target = torch.rand(2, 3, 100, 256, generator=generator).to(of_target)
+    noisy = (target + 0.1 * torch.randn(target.shape, generator=generator)).to(of_prediction)
+    noisy[0, 0] = target[0, 0]
+    upstream = torch.randn(2, generator=generator)
+    values, gradients = [], []
+    for losses in (VideoDenoising().losses, lambda p, x: (p - x).float().norm(dim=-1).sum(1).mean(-1) / 2):
+        prediction = noisy.clone().requires_grad_()
+        values.append(losses(prediction, target))
+        values[-1].backward(upstream)
+        gradients.append(prediction.grad)
+    assert values[0].dtype == torch.float32 and gradients[0].dtype == of_prediction
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients, **near)
+    assert of_prediction != of_target or not gradients[0][0, 0].any()
