@@ -1,7 +1,7 @@
 """IMDb and MNLI as they lie on disk, real files where they are, and what else a folder may hold."""
 
-import json
 import re
+from functools import partial
 
 import pytest
 
@@ -22,16 +22,21 @@ def test_imdb_is_read_with_its_labels_and_without_its_breaks(tmp_path, inside):
     assert sides["test"].num_rows == 2
 
 
-@pytest.mark.parametrize("form", ["glue", "four", "jsonl"])
+@pytest.mark.parametrize("form", ["glue", "four", "jsonl", "list"])
 def test_mnli_is_read_in_every_form_less_what_no_one_agreed_on(tmp_path, form):
-    sides = read_mnli(mnli(tmp_path, form))
+    """With what editors leave in a file, and beside an archive's original."""
+    for file in mnli(tmp_path, form).iterdir():
+        file.write_text("\ufeff" + file.read_text() + "\n\n", encoding="utf-8")
+    (tmp_path / "original").mkdir()
+    (tmp_path / "original" / "multinli_1.0_train.jsonl").write_text("{}")
+    sides = read_mnli(tmp_path)
     expected = [
         {"text": "it is a dog .", "pair": 'an animal, "so', "label": 0},
         {"text": "it runs", "pair": "it's red", "label": 1},
     ]
     for rows in (sides["train"], sides["test"]):
         assert rows.remove_columns("source").to_list() == expected
-        lines = [int(row.rsplit("line ", 1)[1]) for row in rows["source"]]
+        lines = [int(row.rsplit(" ", 1)[1]) for row in rows["source"]]
         assert lines == sorted(lines) and len(set(lines)) == 2
 
 
@@ -51,21 +56,19 @@ def test_real_mnli_is_the_same_in_its_three_forms(real_data):
         assert set(found[0][side]["label"]) == set(range(len(MNLI_LABELS)))
 
 
-def test_what_editors_and_archives_leave_is_read_all_the_same(tmp_path):
-    mnli(tmp_path, "glue")
-    for file in tmp_path.glob("*.tsv"):
-        file.write_text("\ufeff" + file.read_text() + "\n\n", encoding="utf-8")
-    (tmp_path / "original").mkdir()
-    (tmp_path / "original" / "multinli_1.0_train.jsonl").write_text("{}")
-    assert read_mnli(tmp_path)["train"].num_rows == 2
-
-
 LITTER = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        \x00\x02\xb0\xff"  # what macOS leaves beside a file
 
 
-@pytest.mark.parametrize("form", ["imdb", "glue", "jsonl"])
-def test_hidden_files_and_folders_of_archives_are_no_data(tmp_path, form):
-    read, folder = (read_imdb, imdb(tmp_path)) if form == "imdb" else (read_mnli, mnli(tmp_path / "inner", form).parent)
+OWN = " ".join(f"train/{name}/{{0,1,2}}.txt" for name in ("neg", "neutral", "pos"))
+"""Texts of the user's classes, and without the neutral ones those of IMDb's names."""
+
+FOLDERS = {"imdb": (read_imdb, imdb), "mnli": (read_mnli, mnli), "labelled": (read_labelled, partial(grow, tree=OWN))}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_is_told_its_kind_and_hidden_files_of_archives_are_no_data(tmp_path, kind):
+    read, make = FOLDERS[kind]
+    folder = make(tmp_path / "data")
     before = read(folder)
     for file in [file for file in folder.rglob("*") if file.is_file()]:
         file.with_name(f"._{file.name}").write_bytes(LITTER)
@@ -76,20 +79,7 @@ def test_hidden_files_and_folders_of_archives_are_no_data(tmp_path, form):
     (folder / "desktop.ini").write_bytes(LITTER)
     for side, rows in read(folder).items():
         assert rows.to_list() == before[side].to_list()
-    assert kind_of(folder) == ("imdb" if form == "imdb" else "mnli")
-
-
-def test_pairs_in_a_json_list_and_names_in_capitals_are_read(tmp_path):
-    rows = [{"sentence1": "a dog", "sentence2": "a cat", "gold_label": "neutral"}] * 3
-    for name in ("TRAIN.JSONL", "dev.jsonl"):
-        (tmp_path / name).write_text(json.dumps(rows))
-    sides = read_mnli(tmp_path)
-    assert [len(sides[side]) for side in ("train", "test")] == [3, 3]
-    assert sides["train"]["source"][2] == f"{tmp_path / 'TRAIN.JSONL'}, row 2"
-
-
-OWN = " ".join(f"train/{name}/{{0,1,2}}.txt" for name in ("neg", "neutral", "pos"))
-"""Texts of the user's classes, and without the neutral ones those of IMDb's names."""
+    assert kind_of(folder) == kind
 
 
 TABLES = {
@@ -111,13 +101,6 @@ def test_texts_of_ones_own_classes_are_read_from_a_table(name, tmp_path):
     by_text = {row["text"]: names[row["label"]] for side in sides.values() for row in side}
     assert by_text["four"] != by_text["five"] and len(sides["test"]) == 1
     assert read_labelled(tmp_path / name)["test"].to_list() == sides["test"].to_list()
-
-
-def test_texts_of_ones_own_classes_are_read_from_folders_and_pos_and_neg_are_told_their_kind(tmp_path):
-    sides = read_labelled(grow(tmp_path, OWN))
-    assert kind_of(tmp_path) == "labelled" and (len(sides["train"]), len(sides["test"])) == (6, 3)
-    assert sides["train"].features["label"].names == ["neg", "neutral", "pos"]
-    assert sides["train"][0]["text"] == f"a text, {sides['train'][0]['source']}"
 
 
 @pytest.mark.parametrize("rare", [1, 2, 3, 4])
