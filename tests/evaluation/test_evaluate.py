@@ -23,7 +23,7 @@ from descend.evaluation import evaluators
 from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions, read_summary
 from descend.tasks.images import ImageClassification
-from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer, read_imdb, tokenize
+from descend.tasks.text import generate_reviews, learn_tokenizer, read_imdb, tokenize
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
 from tests.support.ranks import points
@@ -183,11 +183,6 @@ def plain(tmp_path_factory):
         tokenizer.save_pretrained(folder / name)
     long = next((review_folder(folder / "reviews") / "test").rglob("*.txt"))
     long.write_text(" ".join([long.read_text()] * 10))
-    (folder / "pairs").mkdir()
-    classes = ("entailment", "neutral", "contradiction")
-    pairs = [f"{row['text']}\t{row['pair']}\t{classes[row['label']]}" for row in generate_pairs(20, 0)]
-    for name in ("train", "dev_matched"):
-        (folder / "pairs" / f"{name}.tsv").write_text("\n".join(["sentence1\tsentence2\tgold_label", *pairs]))
     return folder
 
 
@@ -255,7 +250,6 @@ RISK, REVIEWS = {"exit": True, "risk": 0.1}, {**TASK, "data": "reviews"}
         ("model", {**TASK, "data": "model"}, r"imdb, mnli.*--dataset"),
         ("model", {**REVIEWS, "dataset": "sst2"}, r"dataset.*imdb, mnli.*'sst2'"),
         ("model", {"dataset": "imdb"}, r"--dataset.*--task"),
-        ("model", {**TASK, "data": "pairs"}, r"2 labels.*mnli.*3: entailment, neutral, contradiction"),
         ("wordless", REVIEWS, r"classifier|special tokens"),
         ("masked", REVIEWS, r"classifier: .*classifier\."),
         # Before any work.

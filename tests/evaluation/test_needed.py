@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import t as student
+from torch.nn.utils.rnn import pad_sequence
 
 from descend import InputError
 from descend.evaluation.layers import Batches, survey
@@ -193,9 +194,7 @@ def test_the_fingerprint_is_of_inputs_and_targets_and_not_of_batches_or_padding(
     turned = [*texts[:4], texts[4] | {"labels": 1}]
 
     def padded(samples):
-        longest = max(len(each["input_ids"]) for each in samples)
-        rows = [each["input_ids"] + [0] * (longest - len(each["input_ids"])) for each in samples]
-        ids = torch.tensor(rows)
+        ids = pad_sequence([torch.tensor(each["input_ids"]) for each in samples], batch_first=True)
         labels = torch.tensor([each["labels"] for each in samples])
         return {"input_ids": ids, "attention_mask": ids > 0, "labels": labels}
 

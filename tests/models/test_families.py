@@ -354,25 +354,6 @@ def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(hea
 
 # --- what no row of the tables says
 
-OWN = [name for name in FAMILIES if name.startswith("descend-")]
-"""Families whose forward pass is Descend's, so that it says nothing about itself."""
-
-
-@pytest.mark.parametrize("family", ["bert", "llama", *OWN])
-def test_gradient_checkpointing_changes_nothing(family):
-    gradients, (inputs, _) = [], batch_of("class")
-    for checkpointing in (False, True):
-        model = LayeredClassifier(network(family))
-        if checkpointing:
-            model.network.activation_checkpointing_enable()
-        model.train()
-        torch.manual_seed(1)
-        sum(each.logsumexp(-1).sum() for each in model.predictions(inputs)).backward()
-        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    assert len(gradients[0]) == len(gradients[1]) > 8
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
-
 
 @pytest.mark.parametrize(
     ("kind", "model", "message"),

@@ -7,7 +7,7 @@ import pytest
 
 from descend.errors import InputError
 from descend.recipes.corpora import kind_of, read_parts
-from descend.tasks.text import MNLI_LABELS, read_imdb, read_labelled, read_mnli
+from descend.tasks.text import read_imdb, read_instructions, read_labelled, read_mnli
 from tests.support.sources import grow, imdb, mnli
 
 
@@ -40,20 +40,25 @@ def test_mnli_is_read_in_every_form_less_what_no_one_agreed_on(tmp_path, form):
         assert lines == sorted(lines) and len(set(lines)) == 2
 
 
-def test_real_imdb(real_data):
-    sides = read_imdb(real_data / "imdb")
-    assert {side: rows.num_rows for side, rows in sides.items()} == {"train": 4000, "test": 2000}
-    assert sum(sides["train"]["label"]) == 2000 and sum(sides["test"]["label"]) == 1000
-    assert not any("<br />" in text for text in sides["train"]["text"])
-
-
-def test_real_mnli_is_the_same_in_its_three_forms(real_data):
-    found = [read_mnli(real_data / "mnli" / form) for form in ("glue_format", "jsonl", "nyu_tsv")]
-    assert {side: rows.num_rows for side, rows in found[0].items()} == {"train": 8000, "test": 2000}
-    for side in ("train", "test"):
-        one, two, three = (each[side].remove_columns("source").to_list() for each in found)
-        assert one == two == three
-        assert set(found[0][side]["label"]) == set(range(len(MNLI_LABELS)))
+@pytest.mark.parametrize(
+    ("read", "places", "sizes"),
+    [
+        (read_imdb, ["imdb"], {"train": 4000, "test": 2000}),
+        (read_mnli, ["mnli/glue_format", "mnli/jsonl", "mnli/nyu_tsv"], {"train": 8000, "test": 2000}),
+        (
+            lambda file: {"train": read_instructions(file).rows},
+            ["alpaca/alpaca_data.json", "alpaca/alpaca.jsonl"],
+            {"train": 5997},  # three have an empty output
+        ),
+    ],
+)
+def test_real_texts_are_the_same_in_all_their_forms(real_data, read, places, sizes):
+    forms = [read(real_data / place) for place in places]
+    assert [{side: rows.num_rows for side, rows in form.items()} for form in forms] == [sizes] * len(forms)
+    for side in sizes:
+        first, *others = ([row | {"source": None} for row in form[side]] for form in forms)
+        assert all(other == first for other in others)
+        assert not any("<br />" in row.get("text", "") for row in first)
 
 
 LITTER = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        \x00\x02\xb0\xff"  # what macOS leaves beside a file

@@ -337,16 +337,14 @@ def test_truncated_videos(tmp_path, capfd, name, options, share):
 
 
 def test_a_video_file_without_pictures(tmp_path):
-    (tmp_path / "text.avi").write_text("not a video at all, whatever its name says" * 50)
     with av.open(str(tmp_path / "sound.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=8000)
         sound = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
         sound.rate = 8000
         container.mux(stream.encode(sound))
         container.mux(stream.encode(None))
-    for name, message in (("text.avi", "can't be decoded"), ("sound.mp4", "no video stream")):
-        with pytest.raises(InputError, match=rf"{name}.*{message}"):
-            Clip("", (tmp_path / name,)).announced()
+    with pytest.raises(InputError, match=r"sound\.mp4.*no video stream"):
+        Clip("", (tmp_path / "sound.mp4",)).announced()
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.1, 0.0])
