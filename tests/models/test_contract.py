@@ -22,6 +22,7 @@ from descend.models import (
 from descend.models.first_layers import keep_first, plain_output
 from tests.support.networks import moved, network
 
+OF_DINOV2 = {"use_mask_token": False, "layerscale_value": 1.0, "drop_path_rate": 0.0, "use_swiglu_ffn": False}
 MODELS = {
     "ut": lambda: UT(UTConfig(depth=3)),
     "ut-untied": lambda: UT(UTConfig(depth=3, tied=False)),
@@ -33,6 +34,9 @@ MODELS = {
     "dust-alternating": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating")),
     "dust-alternating-untied": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating", tied=False)),
     "vit": lambda: ViTDenoiser(ViTDenoiserConfig(depth=3, hidden_size=64, intermediate_size=96)),
+    "vit-dinov2": lambda: ViTDenoiser(
+        ViTDenoiserConfig(depth=2, hidden_size=64, mlp_ratio=2, backbone="dinov2", **OF_DINOV2)
+    ),
     "vit-pixels": lambda: ViTDenoiser(
         ViTDenoiserConfig(depth=2, hidden_size=192, intermediate_size=96, image_size=80, patch_size=8, readout="pixels")
     ),

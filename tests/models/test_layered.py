@@ -145,61 +145,67 @@ def test_the_prediction_may_be_any_part_of_the_output_or_several_in_one_tensor()
 def spare():
     network = mlp()
     network.spare = Block(8)
-    return layers(network, blocks=[*network.blocks, network.spare])
-
-
-def shortened():
-    model = layers()
-    del model.saved.blocks[-1]
-    return model
-
-
-def two(read=None):
-    network = two_outputs()
-    return layers(network, readout=read(network) if read else lambda h: (network.head(h), network.spread(h)))
-
-
-def backwards():
-    network = mlp()
-    return layers(network, blocks=[*network.blocks][::-1])
+    return network
 
 
 def narrowing():
     network = mlp()
     network.blocks = nn.ModuleList([nn.Linear(8, 6), nn.Linear(6, 6)])
     network.norm = network.head = nn.Identity()
-    return layers(network, readout="head")
+    return network
 
 
 FAULTS = {
-    "no norm": (lambda: layers(readout="head"), r"readout\(h_L\).*ResidualMLP"),
-    "no head": (lambda: layers(readout="norm"), r"readout\(h_L\).*\(5, 8\).*\(5, 3\)"),
-    "a tuple": (two, r"readout.*tuple.*torch.stack.*forward"),
+    "no norm": (mlp, lambda network: {"readout": "head"}, r"readout\(h_L\).*ResidualMLP"),
+    "no head": (mlp, lambda network: {"readout": "norm"}, r"readout\(h_L\).*\(5, 8\).*\(5, 3\)"),
+    "a tuple": (
+        two_outputs,
+        lambda network: {"readout": lambda hidden: (network.head(hidden), network.spread(hidden))},
+        r"readout.*tuple.*torch.stack.*forward",
+    ),
     "stacked": (
-        lambda: two(stacked),
+        two_outputs,
+        lambda network: {"readout": stacked(network)},
         r"\(5, 3, 2\).*tuple with \(5, 3\), \(5, 3\).*torch.stack.*forward",
     ),
     "not a number": (
-        lambda: layers(readout=lambda hidden: hidden[:, :3] * float("nan")),
+        mlp,
+        lambda network: {"readout": lambda hidden: hidden[:, :3] * float("nan")},
         "ResidualMLP.*NaN.*missing values",
     ),
     "a sum outside": (
-        lambda: layers(Variant(lambda block, hidden: hidden + block(hidden))),
+        lambda: Variant(lambda block, hidden: hidden + block(hidden)),
+        lambda network: {},
         "block 2.*block 1.*residual",
     ),
-    "a spare block": (spare, "3 times.*4"),
-    "another order": (backwards, r"order.*blocks\.2 where it calls blocks\.0"),
-    "several shapes": (narrowing, r"\(5, 6\), \(5, 8\)"),
-    "a block that is gone": (shortened, r"ResidualMLP has changed since descend\.layered wrapped it"),
-    "reentrant checkpoints": (lambda: layers(Variant(partial(checkpoint, use_reentrant=True))), "use_reentrant=False"),
+    "a spare block": (spare, lambda network: {"blocks": [*network.blocks, network.spare]}, "3 times.*4"),
+    "another order": (
+        mlp,
+        lambda network: {"blocks": [*network.blocks][::-1]},
+        r"order.*blocks\.2 where it calls blocks\.0",
+    ),
+    "several shapes": (narrowing, lambda network: {"readout": "head"}, r"\(5, 6\), \(5, 8\)"),
+    "reentrant checkpoints": (
+        lambda: Variant(partial(checkpoint, use_reentrant=True)),
+        lambda network: {},
+        "use_reentrant=False",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_no_chain_with_one_readout_is_refused_on_the_first_batch(fault):
-    make, message = FAULTS[fault]
+    make, given, message = FAULTS[fault]
+    network = make()
     with pytest.raises(InputError, match=message):
-        first_batch(make())
+        first_batch(layers(network, **given(network)))
+
+
+def test_a_block_that_is_gone_is_missed():
+    model = layers()
+    del model.saved.blocks[-1]
+    with pytest.raises(InputError, match=r"ResidualMLP has changed since descend\.layered wrapped it"):
+        first_batch(model)
 
 
 def test_a_first_block_that_is_left_out_is_told(caplog):

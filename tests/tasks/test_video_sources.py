@@ -78,19 +78,6 @@ def test_real_layouts(real_data, path, split, expected):
     assert [clip.name for clip in clips] == sorted(expected)
 
 
-def test_the_same_clip_from_two_formats(real_data):
-    ped2 = decoded(find_clips(real_data / "video/ped2", "train")[0])
-    ucsd = decoded(find_clips(real_data / "video/UCSD_Anomaly_Dataset.v1p2/UCSDped2", "train")[0])
-    (jpg,) = find_clips(real_data / "video/shanghaitech/testing/frames", None)
-    (mp4,) = find_clips(real_data / "video/shanghaitech/testing/videos/01_0014.mp4", None)
-    for one, other in ((ped2, ucsd), (decoded(jpg), decoded(mp4))):
-        difference = one.astype(float) - other[: len(one)]
-        assert np.sqrt((difference**2).mean()) < 2  # jpg's own
-        assert abs(difference.mean()) < 1.5  # a video's limited range is stretched to the full one
-    shifted = ped2.astype(float) - ucsd[1:51]
-    assert np.sqrt((shifted**2).mean()) > 4  # so frames are in order
-
-
 # --- trees of files
 
 
