@@ -54,10 +54,6 @@ def batch(mask="padded"):
     return {"input_ids": tokens, "attention_mask": (torch.arange(9) < lengths[..., None]).long().expand(8, 9)}
 
 
-def never(layer, logits, rows):
-    return torch.zeros_like(rows, dtype=torch.bool)
-
-
 def rows_given_to_blocks(model):
     """A list that grows by one number at every call of a block: the rows it was really given."""
     given = []
@@ -106,10 +102,10 @@ def test_rows_leave_with_their_layers_logits_and_are_computed_no_more(family, at
     assert not torch.equal(noisy, own)
     for recorded in (False, True):
         model.config.output_hidden_states = recorded
-        logits, layers = model.exits(inputs, never)
+        logits, layers = model.exits(inputs, lambda layer, logits, rows: rows < 0)
         assert torch.equal(logits, own) and layers.tolist() == [6] * 8
         with GaussianNoise(0.5, seed=1).on(model):
-            assert torch.equal(model.exits(inputs, never)[0], noisy)
+            assert torch.equal(model.exits(inputs, lambda layer, logits, rows: rows < 0)[0], noisy)
     with pytest.raises(ZeroDivisionError):
         model.exits(inputs, lambda layer, logits, rows: 1 / 0)
     assert torch.equal(model(**inputs).logits, own), "something stays behind on the model"

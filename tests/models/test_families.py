@@ -14,7 +14,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    BertForMaskedLM,
 )
 
 from descend import GaussianNoise, InputError, Objective
@@ -353,19 +352,6 @@ def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(hea
 
 
 # --- what no row of the tables says
-
-
-@pytest.mark.parametrize(
-    ("kind", "model", "message"),
-    [
-        (LayeredClassifier, lambda: BertForMaskedLM(CONFIGS["bert"]), r"ForSequenceClassification.*BertForMaskedLM"),
-        (LayeredCausalLM, lambda: network("distilbert"), r"model_type.*llama.*FAMILIES"),
-        (LayeredCausalLM, lambda: causal().base_model, r"causal.*LlamaModel"),
-    ],
-)
-def test_what_has_another_head_is_refused(kind, model, message):
-    with pytest.raises(InputError, match=message):
-        kind(model())
 
 
 @pytest.mark.parametrize("tied", [True, False])
