@@ -96,6 +96,13 @@ def test_windows_are_all_runs_of_frames_within_one_clip(lengths, window, stride)
             windows[outside]
 
 
+def test_sigma_is_numpys_over_frames_not_windows():
+    clips = generate_scenes(2, 70, seed=3)
+    clips[1] = clips[1][:5]
+    expected = np.concatenate(clips).astype(np.float64).std() / 255
+    assert VideoWindows(clips, 5, 2).sigma() == pytest.approx(expected, rel=1e-12)
+
+
 # --- the loss
 
 
