@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import t as student
+from torch.nn.utils.rnn import pad_sequence
 
 from descend import InputError
 from descend.evaluation.layers import Batches, survey
@@ -38,22 +39,35 @@ def test_unequal_blocks_weigh_by_their_samples():
     assert (low + high)[0] / 2 == pytest.approx(scores.sum() / counts.sum())
 
 
-def test_all_deeper_layers_must_be_within_too():
-    full = np.ones(20) + np.linspace(-0.001, 0.001, 20)
-    scores = np.stack([2 * full, 1.0 * full, 1.015 * full, 1.04 * full, full], 1)
-    assert against(scores, full).needed() == {1: 4, 2: 4, 5: 1}
-    assert against(-scores, -full, higher_is_better=True).needed() == {1: 4, 2: 4, 5: 1}
+FULL = np.ones(20) + np.linspace(-0.001, 0.001, 20)
+LAYERS = np.stack([2 * FULL, 1.0 * FULL, 1.015 * FULL, 1.04 * FULL, FULL], 1)
+OTHERS = np.random.default_rng(1).uniform(1, 2, (30, 4))
+NEVER = {1: None, 2: None, 5: None}
 
 
-def test_the_own_full_depth_is_always_within_another_may_never_be_and_few_blocks_or_one_group_prove_nothing():
-    scores = np.random.default_rng(1).uniform(1, 2, (30, 4))
-    assert all(layer is not None for layer in against(scores, scores[:, -1]).needed().values())
-    for one in (
-        against(scores, scores[:, -1] / 2),
-        against(np.ones((11, 3)), np.ones(11)),
-        against(np.ones((20, 3)), np.ones(20), groups=1),
-    ):
-        assert one.needed() == {1: None, 2: None, 5: None} and one.kept() != "proven"
+@pytest.mark.parametrize(
+    ("scores", "full", "more", "needed", "kept"),
+    [
+        # All deeper layers must be within too.
+        (LAYERS, FULL, {}, {1: 4, 2: 4, 5: 1}, "proven"),
+        (-LAYERS, -FULL, {"higher_is_better": True}, {1: 4, 2: 4, 5: 1}, "proven"),
+        # The own full depth is always within, another may never be.
+        (OTHERS, OTHERS[:, -1], {}, {1: 3, 2: 3, 5: 3}, "proven"),
+        (OTHERS, OTHERS[:, -1] / 2, {}, NEVER, "broken"),
+        # Few blocks or one group prove nothing.
+        (np.ones((11, 3)), np.ones(11), {}, NEVER, "open"),
+        (np.ones((20, 3)), np.ones(20), {"groups": 1}, NEVER, "open"),
+        # What is not finite is broken.
+        *(
+            (np.stack([np.ones(count), np.full(count, lost)], 1), np.ones(count), {}, NEVER, "broken")
+            for count in (3, 20)
+            for lost in (np.inf, np.nan)
+        ),
+    ],
+)
+def test_the_layers_that_suffice_and_whether_full_depth_is_kept(scores, full, more, needed, kept):
+    one = against(scores, full, **more)
+    assert (one.needed(), one.kept()) == (needed, kept)
 
 
 def test_a_layer_beyond_the_tolerance_is_seldom_said_to_suffice():
@@ -104,13 +118,6 @@ def test_the_bound_is_in_the_unit_of_the_tolerance():
     assert negative.needed() == {1: 1, 2: 0, 5: 0} and negative.state(0, 2)[1] == pytest.approx(1.5)
     assert negative.worse(0) == pytest.approx(1.5) and against(worse**2, full, root=True).worse(0) == pytest.approx(10)
     assert against(-worse, -full, higher_is_better=True).worse(0) == pytest.approx(10)
-
-
-@pytest.mark.parametrize("lost", [np.inf, np.nan])
-@pytest.mark.parametrize("count", [3, 20])
-def test_what_is_not_finite_is_broken(lost, count):
-    broken = against(np.stack([np.ones(count), np.full(count, lost)], 1), np.ones(count))
-    assert (broken.kept(), broken.needed()) == ("broken", {1: None, 2: None, 5: None})
 
 
 # --- against a baseline
@@ -193,9 +200,7 @@ def test_the_fingerprint_is_of_inputs_and_targets_and_not_of_batches_or_padding(
     turned = [*texts[:4], texts[4] | {"labels": 1}]
 
     def padded(samples):
-        longest = max(len(each["input_ids"]) for each in samples)
-        rows = [each["input_ids"] + [0] * (longest - len(each["input_ids"])) for each in samples]
-        ids = torch.tensor(rows)
+        ids = pad_sequence([torch.tensor(each["input_ids"]) for each in samples], batch_first=True)
         labels = torch.tensor([each["labels"] for each in samples])
         return {"input_ids": ids, "attention_mask": ids > 0, "labels": labels}
 

@@ -42,18 +42,14 @@ def by_hand(model, frames, layer):
     [*((4, layer, (0, 4, 7)) for layer in (1, 2, None)), (20, None, (0,))],  # a clip may be shorter than a window
 )
 def test_windows_are_read_after_the_layer(model, frames, window, layer, starts):
+    expected = [by_hand(model, frames[start : start + window], layer or 3).clip(0, 255) for start in starts]
+    for block in [*model.layer_modules][layer or 3 :]:
+        block.register_forward_hook(lambda *_: pytest.fail("a later block ran"))
     denoised = DescentDenoiser(model, window=window).denoise(frames, layer, batch_size=2)
     assert denoised.shape == (11, SIZE, SIZE) and denoised.dtype == np.uint8
-    for start in starts:
-        expected = by_hand(model, frames[start : start + window], layer or 3).clip(0, 255)
+    for start, read in zip(starts, expected, strict=True):
         kept = slice(None, 3) if start == 4 else slice(None)  # the last window overlaps
-        assert np.abs(denoised[start : start + window][kept] - expected[kept]).max() <= 0.51
-
-
-def test_later_blocks_do_not_run(frames):
-    model = MODELS["vit"]()
-    model.vit.layers[2].register_forward_hook(lambda *_: pytest.fail("a later block ran"))
-    DescentDenoiser(model).denoise(frames[:2], layer=2)
+        assert np.abs(denoised[start : start + window][kept] - read[kept]).max() <= 0.51
 
 
 def test_frames_are_read_as_in_training(tmp_path):
@@ -76,6 +72,7 @@ def test_a_saved_model_is_loaded_with_what_its_run_knows(tmp_path, frames):
     model.save_pretrained(tmp_path / "run/model")
     alone = DescentDenoiser.from_pretrained(tmp_path / "run/model")
     assert (alone.window, alone.noise_std, alone.depth) == (5, None, 3)
+    assert DescentDenoiser(model, noise=GaussianNoise(0.8)).noise_std is None  # σ_x is not known
     config = '{"recipe": "video-ut", "method": "erm", "seed": 0, "model": "UT-3", "sigma": 0.25, "training": {}, '
     (tmp_path / "run/config.json").write_text(config + '"settings": {"data": "x", "window": 3, "noise": 0.8}}')
     for place in ("run", "run/model"):
@@ -87,41 +84,33 @@ def test_a_saved_model_is_loaded_with_what_its_run_knows(tmp_path, frames):
         DescentDenoiser.from_pretrained(tmp_path / "run")
 
 
+def denoise(frames, **settings):
+    return DescentDenoiser(MODELS["ut"]()).denoise(frames, **settings)
+
+
 @pytest.mark.parametrize(
-    ("wrong", "settings", "message"),
+    ("call", "message"),
     [
-        (lambda frames: frames[0], {}, r"shape \(F, H, W\).*\(160, 160\)"),
-        (lambda frames: np.zeros((180, 320, 3), np.uint8), {}, r"\(180, 320, 3\).*frames\[None\]"),
-        (lambda frames: frames[:0], {}, r"\(0, 160, 160\)"),
-        (lambda frames: frames.astype(int), {}, "uint8, or floats.*int64"),
-        (lambda frames: frames.astype(float), {}, "Divide by 255"),
-        (lambda frames: np.full((2, 9, 9), np.nan), {}, "mean of nan"),
-        (lambda frames: "nowhere", {}, "does not exist"),
-        (lambda frames: "clips", {}, "holds 2 clips"),
-        (lambda frames: frames, {"layer": 0}, "layer must be 1 to 3.*got 0"),
-        (lambda frames: frames, {"layer": 4}, "layer must be 1 to 3.*got 4"),
-        (lambda frames: frames, {"batch_size": 0}, "batch_size"),
+        (lambda frames: denoise(frames[0]), r"shape \(F, H, W\).*\(160, 160\)"),
+        (lambda frames: denoise(np.zeros((180, 320, 3), np.uint8)), r"\(180, 320, 3\).*frames\[None\]"),
+        (lambda frames: denoise(frames[:0]), r"\(0, 160, 160\)"),
+        (lambda frames: denoise(frames.astype(int)), "uint8, or floats.*int64"),
+        (lambda frames: denoise(frames.astype(float)), "Divide by 255"),
+        (lambda frames: denoise(np.full((2, 9, 9), np.nan)), "mean of nan"),
+        (lambda frames: denoise("nowhere"), "does not exist"),
+        (lambda frames: denoise("clips"), "holds 2 clips"),
+        (lambda frames: denoise(frames, layer=0), "layer must be 1 to 3.*got 0"),
+        (lambda frames: denoise(frames, layer=4), "layer must be 1 to 3.*got 4"),
+        (lambda frames: denoise(frames, batch_size=0), "batch_size"),
+        (lambda frames: DescentDenoiser(MODELS["ut"](), window=0), "window must be at least 1"),
+        (lambda frames: DescentDenoiser.from_pretrained("bert"), "expected a UT, a DUST or a ViTDenoiser; got Bert"),
+        (lambda frames: DescentDenoiser.from_pretrained("."), "can't load a denoiser"),
     ],
 )
-def test_what_can_not_be_denoised_is_said(tmp_path, frames, monkeypatch, wrong, settings, message):
+def test_what_can_not_be_denoised_or_is_no_denoiser_is_refused(tmp_path, frames, monkeypatch, call, message):
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         write_frames(tmp_path / "clips" / name)
+    network("bert").save_pretrained("bert")
     with pytest.raises(InputError, match=message):
-        DescentDenoiser(MODELS["ut"]()).denoise(wrong(frames), **settings)
-
-
-def test_what_is_no_denoiser_is_refused(tmp_path):
-    denoiser = DescentDenoiser(MODELS["ut"](), noise=GaussianNoise(0.8))
-    assert denoiser.noise_std is None  # σ_x is not known
-    network("bert").save_pretrained(tmp_path / "bert")
-    for make, message in (
-        (lambda: DescentDenoiser(denoiser.model, window=0), "window must be at least 1"),
-        (
-            lambda: DescentDenoiser.from_pretrained(tmp_path / "bert"),
-            "expected a UT, a DUST or a ViTDenoiser; got Bert",
-        ),
-        (lambda: DescentDenoiser.from_pretrained(tmp_path), "can't load a denoiser"),
-    ):
-        with pytest.raises(InputError, match=message):
-            make()
+        call(frames)

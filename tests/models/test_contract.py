@@ -8,10 +8,21 @@ import torch
 from transformers import AutoModel
 
 from descend.errors import InputError
-from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, ViTDenoiser, ViTDenoiserConfig, dct_dictionary
+from descend.models import (
+    DUST,
+    UT,
+    DUSTConfig,
+    LayeredClassifier,
+    LayeredModel,
+    UTConfig,
+    ViTDenoiser,
+    ViTDenoiserConfig,
+    dct_dictionary,
+)
 from descend.models.first_layers import keep_first, plain_output
-from tests.support.networks import moved
+from tests.support.networks import moved, network
 
+OF_DINOV2 = {"use_mask_token": False, "layerscale_value": 1.0, "drop_path_rate": 0.0, "use_swiglu_ffn": False}
 MODELS = {
     "ut": lambda: UT(UTConfig(depth=3)),
     "ut-untied": lambda: UT(UTConfig(depth=3, tied=False)),
@@ -23,6 +34,9 @@ MODELS = {
     "dust-alternating": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating")),
     "dust-alternating-untied": lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="alternating", tied=False)),
     "vit": lambda: ViTDenoiser(ViTDenoiserConfig(depth=3, hidden_size=64, intermediate_size=96)),
+    "vit-dinov2": lambda: ViTDenoiser(
+        ViTDenoiserConfig(depth=2, hidden_size=64, mlp_ratio=2, backbone="dinov2", **OF_DINOV2)
+    ),
     "vit-pixels": lambda: ViTDenoiser(
         ViTDenoiserConfig(depth=2, hidden_size=192, intermediate_size=96, image_size=80, patch_size=8, readout="pixels")
     ),
@@ -88,21 +102,24 @@ def test_a_layer_runs_when_its_prediction_is_asked_for(model, patches):
         torch.testing.assert_close(next(islice(model.predictions(patches), 1, None)), expected)
 
 
-def test_a_sample_does_not_depend_on_its_batch(model, patches):
-    torch.testing.assert_close(model(patches).reconstruction[:1], model(patches[:1]).reconstruction)
+TEXTS = {"input_ids": torch.arange(5, 40).reshape(5, 7), "attention_mask": torch.ones(5, 7)}
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
-def test_gradient_checkpointing_changes_memory_only(model, patches):
-    model.train()
+@pytest.mark.parametrize("kind", [*MODELS, "bert", "llama", "descend-mean-pooled", "descend-text-ut"])
+def test_gradient_checkpointing_changes_memory_only(kind, patches):
+    """Of classifiers too: of Transformers' blocks, and of those whose forward pass is Descend's."""
+    denoiser = kind in MODELS
+    model = moved(MODELS[kind](), 0.01) if denoiser else LayeredClassifier(network(kind))
     frugal = copy.deepcopy(model)
-    frugal.gradient_checkpointing_enable()
+    frugal.saved.gradient_checkpointing_enable()
     kept = {}
-    for name, one in {"plain": model, "frugal": frugal}.items():
+    for name, one in {"plain": model.train(), "frugal": frugal.train()}.items():
+        torch.manual_seed(1)
         sizes = []
         # Tensors inside a checkpoint go to its own hooks, not to these.
         with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
-            value = loss(one, patches)
+            value = loss(one, patches if denoiser else TEXTS)
         value.backward()
         kept[name] = (value, sum(sizes))
     assert torch.equal(kept["plain"][0], kept["frugal"][0])

@@ -1,6 +1,5 @@
 """Laws that every row of the tables of families obeys, against Transformers' own forward pass, loss and gradient."""
 
-import json
 from copy import deepcopy
 
 import pytest
@@ -15,9 +14,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
-    BertForMaskedLM,
-    DistilBertModel,
-    RobertaModel,
 )
 
 from descend import GaussianNoise, InputError, Objective
@@ -256,14 +252,25 @@ def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, m
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("family", ENCODERS)
-@torch.no_grad()
-def test_a_readout_of_the_mean_is_a_linear_layer_on_the_mean_token(family):
+def test_a_linear_readout_is_one_matrix_on_the_mean_or_the_first_token_of_every_layer(family, pooling):
+    """Against the encoder's own hidden states, and a product written out."""
     own = made("mean", family)
-    inputs, _ = batch_of("mean")
-    hidden = own.base_model(**inputs).last_hidden_state
-    mean = [row[mask].mean(0) for row, mask in zip(hidden, inputs["attention_mask"].bool(), strict=True)]
-    torch.testing.assert_close(own(**inputs).logits, own.score(torch.stack(mean)), rtol=1e-5, atol=1e-5)
+    own.pooling = own.config.classifier_pooling = pooling
+    inputs, labels = batch_of("mean")
+    states = own.base_model(**inputs, output_hidden_states=True).hidden_states
+    name = FAMILIES[family].norm  # that of the last block's output, of which the last state is made
+    norm = own.base_model.get_submodule(name) if name else torch.nn.Identity()
+    states = [*map(norm, states[:-1]), states[-1]]
+    for state, logits in zip(states, LayeredClassifier(own).predictions(inputs), strict=True):
+        read = [row[mask].mean(0) for row, mask in zip(state, inputs["attention_mask"].bool(), strict=True)]
+        pooled = torch.stack(read) if pooling == "mean" else state[:, 0]
+        torch.testing.assert_close(logits, pooled @ own.score.weight.T + own.score.bias, rtol=1e-5, atol=1e-5)
+    loss = -logits.log_softmax(-1)[range(8), labels["labels"]].mean()
+    torch.testing.assert_close(own(**inputs, **labels).loss, loss)
+    assert {name.split(".")[0] for name in own.state_dict()} == {"encoder", "score"}
+    assert not any("pooler" in name for name in own.state_dict())
 
 
 # --- own exits
@@ -345,63 +352,6 @@ def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(hea
 
 
 # --- what no row of the tables says
-
-OWN = [name for name in FAMILIES if name.startswith("descend-")]
-"""Families whose forward pass is Descend's, so that it says nothing about itself."""
-
-
-@pytest.mark.parametrize("family", ["bert", "llama", *OWN])
-def test_gradient_checkpointing_changes_nothing(family):
-    gradients, (inputs, _) = [], batch_of("class")
-    for checkpointing in (False, True):
-        model = LayeredClassifier(network(family))
-        if checkpointing:
-            model.network.activation_checkpointing_enable()
-        model.train()
-        torch.manual_seed(1)
-        sum(each.logsumexp(-1).sum() for each in model.predictions(inputs)).backward()
-        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    assert len(gradients[0]) == len(gradients[1]) > 8
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
-
-
-@pytest.mark.parametrize("family", OWN)
-def test_padding_changes_no_prediction(family):
-    model, (inputs, _) = LayeredClassifier(network(family).eval()), batch_of("class")
-    alone = [each[0] for each in model.predictions({name: value[1:2, :5] for name, value in inputs.items()})]
-    for together, single in zip(model.predictions(inputs), alone, strict=True):
-        torch.testing.assert_close(together[1], single)
-
-
-@pytest.mark.parametrize(("family", "encoder"), [("distilbert", DistilBertModel), ("roberta", RobertaModel)])
-def test_a_linear_readout_is_one_matrix_on_the_first_token_of_every_layer(family, encoder, tmp_path):
-    """Against Transformers' bare encoder with the same weights, and a product written out."""
-    config, (inputs, labels) = deepcopy(CONFIGS[family]), batch_of("class")
-    original = MeanPooledForSequenceClassification(MeanPooledConfig(config, classifier_pooling="cls", num_labels=3))
-    original.eval()
-    original.base_model.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[family].to_dict()))
-    hidden = encoder.from_pretrained(tmp_path).eval()(**inputs, output_hidden_states=True).hidden_states
-    for state, logits in zip(hidden, LayeredClassifier(original).predictions(inputs), strict=True):
-        torch.testing.assert_close(logits, state[:, 0] @ original.score.weight.T + original.score.bias)
-    output = original(**inputs, **labels)
-    torch.testing.assert_close(output.loss, -output.logits.log_softmax(-1)[range(8), labels["labels"]].mean())
-    parts = {name.split(".")[0] if "pooler" not in name else name for name in original.state_dict()}
-    assert parts == {"encoder", "score"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "model", "message"),
-    [
-        (LayeredClassifier, lambda: BertForMaskedLM(CONFIGS["bert"]), r"ForSequenceClassification.*BertForMaskedLM"),
-        (LayeredCausalLM, lambda: network("distilbert"), r"model_type.*llama.*FAMILIES"),
-        (LayeredCausalLM, lambda: causal().base_model, r"causal.*LlamaModel"),
-    ],
-)
-def test_what_has_another_head_is_refused(kind, model, message):
-    with pytest.raises(InputError, match=message):
-        kind(model())
 
 
 @pytest.mark.parametrize("tied", [True, False])

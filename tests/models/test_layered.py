@@ -66,26 +66,33 @@ def test_blocks_by_name_or_as_modules_each_once_or_several_times(network, given,
     assert torch.equal(first_batch(model)[-1], network(BATCH))
 
 
-class WithTuples(ResidualMLP):
-    """Blocks that are called by keyword and return tuples, as those of language models."""
+class Variant(ResidualMLP):
+    """Whose forward calls each block and makes its output by functions."""
 
-    class Tupled(Block):
-        def forward(self, *, hidden, mask=None):
-            return super().forward(hidden), mask
-
-    def __init__(self):
+    def __init__(self, call=lambda block, hidden: block(hidden), output=lambda self, h: self.head(self.norm(h))):
         super().__init__()
-        self.blocks = nn.ModuleList(self.Tupled(8) for _ in range(3))
+        self.call, self.output = call, output
 
     def forward(self, x, mask=None, unused=None):
         hidden = self.embed(x)
         for block in self.blocks:
-            hidden, _ = block(hidden=hidden, mask=mask)
-        return {"logits": self.head(self.norm(hidden)), "hidden": hidden}
+            hidden = self.call(block, hidden)
+        return self.output(self, hidden)
+
+
+class Tupled(Block):
+    """A block that is called by keyword and returns a tuple, as those of language models."""
+
+    def forward(self, *, hidden):
+        return super().forward(hidden), None
 
 
 def test_tuples_keywords_and_fields_that_forward_does_not_name():
-    network = WithTuples().eval()
+    network = Variant(
+        lambda block, hidden: block(hidden=hidden)[0],
+        lambda self, hidden: {"logits": self.head(self.norm(hidden)), "hidden": hidden},
+    ).eval()
+    network.blocks = nn.ModuleList(Tupled(8) for _ in range(3))
     predictions = list(layers(network).predictions({"x": BATCH, "mask": BATCH > 0, "index": torch.arange(5)}))
     assert torch.equal(predictions[-1], network(BATCH)["logits"])
 
@@ -116,19 +123,11 @@ def test_a_wrong_name_is_refused_at_once(settings, names):
 # --- what the first batch shows
 
 
-class TwoOutputs(ResidualMLP):
+def two_outputs(together=tuple):
     """A mean and a spread, in a tuple, a dictionary or one tensor."""
-
-    def __init__(self, together=tuple):
-        super().__init__()
-        self.spread = nn.Linear(8, 3)
-        self.together = together
-
-    def forward(self, x):
-        hidden = self.embed(x)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.together((self.head(hidden), self.spread(hidden)))
+    network = Variant(output=lambda self, hidden: together((self.head(hidden), self.spread(hidden))))
+    network.spread = nn.Linear(8, 3)
+    return network
 
 
 def stacked(network):
@@ -137,90 +136,77 @@ def stacked(network):
 
 def test_the_prediction_may_be_any_part_of_the_output_or_several_in_one_tensor():
     for together in (tuple, lambda parts: dict(zip("ab", parts, strict=True))):
-        network = TwoOutputs(together).eval()
+        network = two_outputs(together).eval()
         for readout in ("head", "spread"):
             assert len(first_batch(layers(network, readout=readout))) == 4
-    network = TwoOutputs(lambda parts: torch.stack(parts, -1))
+    network = two_outputs(lambda parts: torch.stack(parts, -1))
     assert len(first_batch(layers(network, readout=stacked(network)))) == 4
-
-
-class Around(ResidualMLP):
-    """Whose forward calls each block by a function."""
-
-    def __init__(self, call):
-        super().__init__()
-        self.call = call
-
-    def forward(self, x):
-        hidden = self.embed(x)
-        for block in self.blocks:
-            hidden = self.call(block, hidden)
-        return self.head(self.norm(hidden))
 
 
 def spare():
     network = mlp()
     network.spare = Block(8)
-    return layers(network, blocks=[*network.blocks, network.spare])
-
-
-def shortened():
-    model = layers()
-    del model.saved.blocks[-1]
-    return model
-
-
-def two(read=None):
-    network = TwoOutputs()
-    return layers(network, readout=read(network) if read else lambda h: (network.head(h), network.spread(h)))
-
-
-def backwards():
-    network = mlp()
-    return layers(network, blocks=[*network.blocks][::-1])
+    return network
 
 
 def narrowing():
     network = mlp()
     network.blocks = nn.ModuleList([nn.Linear(8, 6), nn.Linear(6, 6)])
     network.norm = network.head = nn.Identity()
-    return layers(network, readout="head")
+    return network
 
 
 FAULTS = {
-    "no norm": (lambda: layers(readout="head"), r"readout\(h_L\).*ResidualMLP"),
-    "no head": (lambda: layers(readout="norm"), r"readout\(h_L\).*\(5, 8\).*\(5, 3\)"),
-    "a tuple": (two, r"readout.*tuple.*torch.stack.*forward"),
+    "no norm": (mlp, lambda network: {"readout": "head"}, r"readout\(h_L\).*ResidualMLP"),
+    "no head": (mlp, lambda network: {"readout": "norm"}, r"readout\(h_L\).*\(5, 8\).*\(5, 3\)"),
+    "a tuple": (
+        two_outputs,
+        lambda network: {"readout": lambda hidden: (network.head(hidden), network.spread(hidden))},
+        r"readout.*tuple.*torch.stack.*forward",
+    ),
     "stacked": (
-        lambda: two(stacked),
+        two_outputs,
+        lambda network: {"readout": stacked(network)},
         r"\(5, 3, 2\).*tuple with \(5, 3\), \(5, 3\).*torch.stack.*forward",
     ),
     "not a number": (
-        lambda: layers(readout=lambda hidden: hidden[:, :3] * float("nan")),
+        mlp,
+        lambda network: {"readout": lambda hidden: hidden[:, :3] * float("nan")},
         "ResidualMLP.*NaN.*missing values",
     ),
     "a sum outside": (
-        lambda: layers(Around(lambda block, hidden: hidden + block(hidden))),
+        lambda: Variant(lambda block, hidden: hidden + block(hidden)),
+        lambda network: {},
         "block 2.*block 1.*residual",
     ),
-    "a spare block": (spare, "3 times.*4"),
-    "another order": (backwards, r"order.*blocks\.2 where it calls blocks\.0"),
-    "several shapes": (narrowing, r"\(5, 6\), \(5, 8\)"),
-    "a block that is gone": (shortened, r"ResidualMLP has changed since descend\.layered wrapped it"),
-    "reentrant checkpoints": (lambda: layers(Around(partial(checkpoint, use_reentrant=True))), "use_reentrant=False"),
+    "a spare block": (spare, lambda network: {"blocks": [*network.blocks, network.spare]}, "3 times.*4"),
+    "another order": (
+        mlp,
+        lambda network: {"blocks": [*network.blocks][::-1]},
+        r"order.*blocks\.2 where it calls blocks\.0",
+    ),
+    "several shapes": (narrowing, lambda network: {"readout": "head"}, r"\(5, 6\), \(5, 8\)"),
+    "reentrant checkpoints": (
+        lambda: Variant(partial(checkpoint, use_reentrant=True)),
+        lambda network: {},
+        "use_reentrant=False",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_no_chain_with_one_readout_is_refused_on_the_first_batch(fault):
-    make, message = FAULTS[fault]
+    make, given, message = FAULTS[fault]
+    network = make()
     with pytest.raises(InputError, match=message):
-        first_batch(make())
+        first_batch(layers(network, **given(network)))
 
 
-def test_an_embedding_that_was_not_named_is_missed_when_it_is_asked_for():
-    with pytest.raises(InputError, match="embeddings"):
-        layers(embeddings=None).get_input_embeddings()
+def test_a_block_that_is_gone_is_missed():
+    model = layers()
+    del model.saved.blocks[-1]
+    with pytest.raises(InputError, match=r"ResidualMLP has changed since descend\.layered wrapped it"):
+        first_batch(model)
 
 
 def test_a_first_block_that_is_left_out_is_told(caplog):
@@ -280,7 +266,7 @@ def test_changed_attributes_are_as_before_after_an_error_too():
 
 
 def test_activation_checkpointing_gives_the_same_gradients_at_every_exit():
-    frugal = Around(partial(checkpoint, use_reentrant=False))
+    frugal = Variant(partial(checkpoint, use_reentrant=False))
     frugal.load_state_dict(mlp().state_dict())
     gradients = []
     for model in (layers(frugal), layers(mlp())):
@@ -295,9 +281,7 @@ def test_activation_checkpointing_gives_the_same_gradients_at_every_exit():
 
 def test_a_subclass_may_call_its_blocks_blocks_and_needs_no_forward():
     model = Whole()
-    assert isinstance(model.blocks, nn.ModuleList) and len(list(model.parameters())) == 16
-    assert len(first_batch(model)) == 4 and list(model.layer_modules) == []
-    last = first_batch(model)[-1]
+    *_, last = first_batch(model)
     assert torch.equal(model(x=BATCH), last) and torch.equal(model({"x": BATCH}), last)
 
 

@@ -11,6 +11,7 @@ from descend.inference import DescentClassifier
 from descend.models.loading import MOST_LAYERS, refuse_unsafe
 from descend.recipes import RECIPES
 from descend.tasks.text import load_tokenizer
+from tests.support.networks import change
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
 
@@ -23,11 +24,6 @@ def folder(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
-
-
-def change(folder, name="config.json", **entries):
-    content = json.loads((folder / name).read_text())
-    (folder / name).write_text(json.dumps(content | entries))
 
 
 def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path):
@@ -107,9 +103,3 @@ def test_adapters_are_held_to_the_same(folder, tmp_path):
     change(folder, n_layers=10**9)
     with pytest.raises(InputError, match="n_layers must be at most"):
         refuse_unsafe(tmp_path / "lora")
-
-
-def test_a_damaged_tokenizer_is_refused(folder):
-    (folder / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": 3}}')
-    with pytest.raises(InputError, match="load a tokenizer"):
-        load_tokenizer(folder)

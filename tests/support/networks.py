@@ -1,5 +1,7 @@
 """Small models of Transformers' families, with random weights."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,6 +143,12 @@ def causal(family: str = "llama", attention: str = "sdpa", **settings: object) -
     }
     config = AutoConfig.for_model(family, **sizes | CAUSAL[family] | settings)
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+
+
+def change(folder: Path, name: str = "config.json", **entries: object) -> None:
+    """Change entries of a JSON file of a saved model."""
+    content = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(content | entries))
 
 
 def moved(model: Any, by: float) -> Any:

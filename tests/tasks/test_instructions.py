@@ -9,7 +9,6 @@ from descend.errors import InputError
 from descend.tasks.text import (
     Instructions,
     encode_prompt,
-    generate_instructions,
     learn_tokenizer,
     prompt,
     read_instructions,
@@ -62,17 +61,14 @@ def test_lists_and_lines_are_read_by_any_name_and_an_empty_output_is_left_out(tm
         ('[{"instruction": "a", "output": ""}]', "no instruction"),
         ("[]", "no instruction"),
         ("\xff\xfe\0", "is not UTF-8"),
+        (None, "there is none"),
     ],
 )
 def test_wrong_files_are_refused_by_row(tmp_path, content, words):
-    (tmp_path / "data.json").write_text(content, "latin-1")
+    if content is not None:
+        (tmp_path / "data.json").write_text(content, "latin-1")
     with pytest.raises(InputError, match=words):
         read_instructions(tmp_path / "data.json")
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is none"):
-        read_instructions(tmp_path / "none.json")
 
 
 def test_only_the_answer_and_its_end_are_to_be_told(tokenizer):
@@ -113,16 +109,3 @@ def test_a_tokenizer_without_an_end_is_refused(tokenizer):
     endless = learn_tokenizer(["say red"])
     with pytest.raises(InputError, match=r"token.*end"):
         tokenize_instructions(Instructions(Dataset.from_list(READ[:1]), {}), endless, 30)
-
-
-def test_generated_instructions_do_not_depend_on_how_many_follow():
-    few, many = (generate_instructions(count).rows.to_list() for count in (5, 20))
-    assert few == many[:5] and len({row["instruction"] for row in many}) == 4
-
-
-def test_alpacas_own_files(real_data):
-    listed = read_instructions(real_data / "alpaca" / "alpaca_data.json")
-    lines = read_instructions(real_data / "alpaca" / "alpaca.jsonl")
-    assert listed.skipped == lines.skipped == {"empty output": 3} and len(listed.rows) == 5997
-    assert listed.rows.to_list() == lines.rows.to_list()
-    assert sum(1 for row in listed.rows if row["input"]) > 2300

@@ -41,21 +41,20 @@ def test_every_group_is_as_likely_as_any_other_to_be_held_out():
     assert 0.1 < held / 400 < 0.3  # 20 of 81 groups, or as many rows
 
 
+ALIKE = [{"text": "the only premise", "label": 0}] * 50
+
+
 @pytest.mark.parametrize(
-    ("rows", "share", "match"),
+    ("split", "match"),
     [
-        (generate_reviews(50, 0), 0.01, "at least 2 of the 50"),
-        ([{"text": "the only premise", "label": 0}] * 50, 0.5, "1 different"),
+        (lambda: split_off(sides(generate_reviews(50, 0)), 0.01), "at least 2 of the 50"),
+        (lambda: split_off(sides(ALIKE), 0.5), "1 different"),
+        (lambda: split_groups(["a"] * 9 + ["b"], [3, 3]), r"expected 3 parts with rows in each.*10 rows with 2 diff"),
     ],
 )
-def test_a_share_that_leaves_a_part_empty_is_refused(rows, share, match):
+def test_a_part_that_would_be_empty_is_refused(split, match):
     with pytest.raises(InputError, match=match):
-        split_off(sides(rows), share)
-
-
-def test_a_part_that_large_groups_leave_empty_is_refused():
-    with pytest.raises(InputError, match=r"expected 3 parts with rows in each.*10 rows with 2 different ones"):
-        split_groups(["a"] * 9 + ["b"], [3, 3])
+        split()
 
 
 def premise(row, tokenizer):

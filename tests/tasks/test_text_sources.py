@@ -1,13 +1,16 @@
-"""IMDb and MNLI as they lie on disk, real files where they are, and what else a folder may hold."""
+"""IMDb, MNLI and folders of one's own classes as they lie on disk, real files where they are, and bad ones."""
 
-import json
+import os
 import re
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from descend.errors import InputError
 from descend.recipes.corpora import kind_of, read_parts
-from descend.tasks.text import MNLI_LABELS, read_imdb, read_labelled, read_mnli
+from descend.tasks.images.sources import read_images
+from descend.tasks.text import read_imdb, read_instructions, read_labelled, read_mnli
 from tests.support.sources import grow, imdb, mnli
 
 
@@ -22,50 +25,58 @@ def test_imdb_is_read_with_its_labels_and_without_its_breaks(tmp_path, inside):
     assert sides["test"].num_rows == 2
 
 
-@pytest.mark.parametrize("form", ["glue", "four", "jsonl"])
+@pytest.mark.parametrize("form", ["glue", "four", "jsonl", "list"])
 def test_mnli_is_read_in_every_form_less_what_no_one_agreed_on(tmp_path, form):
-    sides = read_mnli(mnli(tmp_path, form))
+    """With what editors leave in a file, and beside an archive's original."""
+    for file in mnli(tmp_path, form).iterdir():
+        file.write_text("\ufeff" + file.read_text() + "\n\n", encoding="utf-8")
+    (tmp_path / "original").mkdir()
+    (tmp_path / "original" / "multinli_1.0_train.jsonl").write_text("{}")
+    sides = read_mnli(tmp_path)
     expected = [
         {"text": "it is a dog .", "pair": 'an animal, "so', "label": 0},
         {"text": "it runs", "pair": "it's red", "label": 1},
     ]
     for rows in (sides["train"], sides["test"]):
         assert rows.remove_columns("source").to_list() == expected
-        lines = [int(row.rsplit("line ", 1)[1]) for row in rows["source"]]
+        lines = [int(row.rsplit(" ", 1)[1]) for row in rows["source"]]
         assert lines == sorted(lines) and len(set(lines)) == 2
 
 
-def test_real_imdb(real_data):
-    sides = read_imdb(real_data / "imdb")
-    assert {side: rows.num_rows for side, rows in sides.items()} == {"train": 4000, "test": 2000}
-    assert sum(sides["train"]["label"]) == 2000 and sum(sides["test"]["label"]) == 1000
-    assert not any("<br />" in text for text in sides["train"]["text"])
-
-
-def test_real_mnli_is_the_same_in_its_three_forms(real_data):
-    found = [read_mnli(real_data / "mnli" / form) for form in ("glue_format", "jsonl", "nyu_tsv")]
-    assert {side: rows.num_rows for side, rows in found[0].items()} == {"train": 8000, "test": 2000}
-    for side in ("train", "test"):
-        one, two, three = (each[side].remove_columns("source").to_list() for each in found)
-        assert one == two == three
-        assert set(found[0][side]["label"]) == set(range(len(MNLI_LABELS)))
-
-
-def test_what_editors_and_archives_leave_is_read_all_the_same(tmp_path):
-    mnli(tmp_path, "glue")
-    for file in tmp_path.glob("*.tsv"):
-        file.write_text("\ufeff" + file.read_text() + "\n\n", encoding="utf-8")
-    (tmp_path / "original").mkdir()
-    (tmp_path / "original" / "multinli_1.0_train.jsonl").write_text("{}")
-    assert read_mnli(tmp_path)["train"].num_rows == 2
+@pytest.mark.parametrize(
+    ("read", "places", "sizes"),
+    [
+        (read_imdb, ["imdb"], {"train": 4000, "test": 2000}),
+        (read_mnli, ["mnli/glue_format", "mnli/jsonl", "mnli/nyu_tsv"], {"train": 8000, "test": 2000}),
+        (
+            lambda file: {"train": read_instructions(file).rows},
+            ["alpaca/alpaca_data.json", "alpaca/alpaca.jsonl"],
+            {"train": 5997},  # three have an empty output
+        ),
+    ],
+)
+def test_real_texts_are_the_same_in_all_their_forms(real_data, read, places, sizes):
+    forms = [read(real_data / place) for place in places]
+    assert [{side: rows.num_rows for side, rows in form.items()} for form in forms] == [sizes] * len(forms)
+    for side in sizes:
+        first, *others = ([row | {"source": None} for row in form[side]] for form in forms)
+        assert all(other == first for other in others)
+        assert not any("<br />" in row.get("text", "") for row in first)
 
 
 LITTER = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        \x00\x02\xb0\xff"  # what macOS leaves beside a file
 
 
-@pytest.mark.parametrize("form", ["imdb", "glue", "jsonl"])
-def test_hidden_files_and_folders_of_archives_are_no_data(tmp_path, form):
-    read, folder = (read_imdb, imdb(tmp_path)) if form == "imdb" else (read_mnli, mnli(tmp_path / "inner", form).parent)
+OWN = " ".join(f"train/{name}/{{0,1,2}}.txt" for name in ("neg", "neutral", "pos"))
+"""Texts of the user's classes, and without the neutral ones those of IMDb's names."""
+
+FOLDERS = {"imdb": (read_imdb, imdb), "mnli": (read_mnli, mnli), "labelled": (read_labelled, partial(grow, tree=OWN))}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_is_told_its_kind_and_hidden_files_of_archives_are_no_data(tmp_path, kind):
+    read, make = FOLDERS[kind]
+    folder = make(tmp_path / "data")
     before = read(folder)
     for file in [file for file in folder.rglob("*") if file.is_file()]:
         file.with_name(f"._{file.name}").write_bytes(LITTER)
@@ -76,20 +87,7 @@ def test_hidden_files_and_folders_of_archives_are_no_data(tmp_path, form):
     (folder / "desktop.ini").write_bytes(LITTER)
     for side, rows in read(folder).items():
         assert rows.to_list() == before[side].to_list()
-    assert kind_of(folder) == ("imdb" if form == "imdb" else "mnli")
-
-
-def test_pairs_in_a_json_list_and_names_in_capitals_are_read(tmp_path):
-    rows = [{"sentence1": "a dog", "sentence2": "a cat", "gold_label": "neutral"}] * 3
-    for name in ("TRAIN.JSONL", "dev.jsonl"):
-        (tmp_path / name).write_text(json.dumps(rows))
-    sides = read_mnli(tmp_path)
-    assert [len(sides[side]) for side in ("train", "test")] == [3, 3]
-    assert sides["train"]["source"][2] == f"{tmp_path / 'TRAIN.JSONL'}, row 2"
-
-
-OWN = " ".join(f"train/{name}/{{0,1,2}}.txt" for name in ("neg", "neutral", "pos"))
-"""Texts of the user's classes, and without the neutral ones those of IMDb's names."""
+    assert kind_of(folder) == kind
 
 
 TABLES = {
@@ -111,13 +109,6 @@ def test_texts_of_ones_own_classes_are_read_from_a_table(name, tmp_path):
     by_text = {row["text"]: names[row["label"]] for side in sides.values() for row in side}
     assert by_text["four"] != by_text["five"] and len(sides["test"]) == 1
     assert read_labelled(tmp_path / name)["test"].to_list() == sides["test"].to_list()
-
-
-def test_texts_of_ones_own_classes_are_read_from_folders_and_pos_and_neg_are_told_their_kind(tmp_path):
-    sides = read_labelled(grow(tmp_path, OWN))
-    assert kind_of(tmp_path) == "labelled" and (len(sides["train"]), len(sides["test"])) == (6, 3)
-    assert sides["train"].features["label"].names == ["neg", "neutral", "pos"]
-    assert sides["train"][0]["text"] == f"a text, {sides['train'][0]['source']}"
 
 
 @pytest.mark.parametrize("rare", [1, 2, 3, 4])
@@ -215,3 +206,81 @@ def test_data_that_cant_be_read_are_one_line(tmp_path, read, make, message):
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         read(make(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+# --- a folder for each class, of images and of texts
+
+BOTH = "train/cats/{0,1,2,3}. train/dogs/{0,1,2,3}. test/cats/{0,1}. test/dogs/0."
+"""A tree of files; each . stands for the suffix of the kind of data."""
+
+SUFFIX = {"image": ".png", "text": ".txt"}
+
+
+def files(kind: str, root: Path) -> dict[str, list[str]]:
+    """Side → its files, each with its class before it."""
+    if kind == "image":
+        found = read_images(str(root))
+        rows = {
+            side: [(str(file), found.classes[n]) for file, n in zip(*each, strict=True)]
+            for side, each in found.sides.items()
+        }
+    else:
+        sides = read_labelled(root)
+        names = sides["train"].features["label"].names
+        rows = {side: [(row["source"], names[row["label"]]) for row in each] for side, each in sides.items()}
+    return {
+        side: [f"{name}:{os.path.relpath(file, root).split('.')[0]}" for file, name in each]
+        for side, each in rows.items()
+    }
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+@pytest.mark.parametrize(
+    ("tree", "found"),
+    [
+        (BOTH, "train 8 test 3"),
+        (BOTH + " val/dogs/0.", "train 8 test 3 validation 1"),
+        ("train/cats/{0,1}. train/dogs/0. validation/dogs/0.", "train 3 test 1"),
+        (BOTH + " train/.hidden/0. train/@eaDir/cats/0. train/cats/._0. train/cats/__MACOSX/0.", "train 8 test 3"),
+        (BOTH + " train/cats/more/0.", "train 9 test 3"),
+    ],
+)
+def test_the_files_of_each_class_and_side_are_found(tmp_path, kind, tree, found):
+    sides = files(kind, grow(tmp_path, tree, SUFFIX[kind]))
+    assert " ".join(f"{side} {len(each)}" for side, each in sides.items()) == found
+    assert all(each.startswith(each.split("/")[1] + ":") for side in sides.values() for each in side)
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_classes_that_are_numbers_keep_their_order(tmp_path, kind):
+    found = files(kind, grow(tmp_path, " ".join(f"{number}/{{0,1,2,3,4,5}}." for number in range(12)), SUFFIX[kind]))
+    assert list(dict.fromkeys(each.split(":")[0] for each in found["train"])) == [str(number) for number in range(12)]
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ("other.", r"at least 2 classes; it has no folder"),
+        ("train/cats/0.", r"train must hold a folder of .* files for each of at least 2 classes; it has only cats"),
+        ("test/cats/0. test/dogs/0.", r"has test and no train\. Put the files to train on in"),
+        ("train/cats/0. val/cats/0. validation/cats/0.", r"both val and validation, .*Remove or rename"),
+        (BOTH + " test/cows/0.", r"test/cows is a class that .*train lacks; it has cats, dogs\. Rename or remove"),
+        (BOTH + " val/cows/0.", r"val/cows is a class that .*train lacks"),
+        ("train/cats/0. train/dogs/0. train/cows/.hidden.", r"train/cows holds no .*files\. Add some, or remove"),
+        ("train/cats/0. train/dogs/0. test/cats/.hidden.", r"test/cats holds no .*files"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path, kind, tree, message):
+    with pytest.raises(InputError, match=message) as refused:
+        files(kind, grow(tmp_path, tree, SUFFIX[kind]))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_no_link_leads_out(tmp_path, kind):
+    grow(tmp_path / "data", BOTH, SUFFIX[kind])
+    (tmp_path / "data/train/cats/6.txt").symlink_to("/etc/hostname")
+    (tmp_path / "data/train/cats/6.png").symlink_to("/etc/hostname")
+    with pytest.raises(InputError, match=r"cats/6.* leads out of"):
+        files(kind, tmp_path / "data")

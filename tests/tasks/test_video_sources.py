@@ -78,34 +78,6 @@ def test_real_layouts(real_data, path, split, expected):
     assert [clip.name for clip in clips] == sorted(expected)
 
 
-@pytest.mark.slow
-def test_real_formats_decode_to_as_many_frames_as_they_announce(real_data):
-    for path in (
-        "UCSD_Anomaly_Dataset.v1p2/UCSDped1/Test/Test001",
-        "Avenue Dataset/testing_videos/08.avi",
-        "Avenue Dataset/training_videos",
-        "avenue/training/frames/10",
-        "shanghaitech/testing/videos/01_0014.mp4",
-    ):
-        (clip,) = find_clips(real_data / "video" / path, None)
-        frames = decoded(clip)
-        assert (frames.shape, frames.dtype) == ((clip.announced(), SIZE, SIZE), np.uint8)
-        assert 20 < frames.std() < 80
-
-
-def test_the_same_clip_from_two_formats(real_data):
-    ped2 = decoded(find_clips(real_data / "video/ped2", "train")[0])
-    ucsd = decoded(find_clips(real_data / "video/UCSD_Anomaly_Dataset.v1p2/UCSDped2", "train")[0])
-    (jpg,) = find_clips(real_data / "video/shanghaitech/testing/frames", None)
-    (mp4,) = find_clips(real_data / "video/shanghaitech/testing/videos/01_0014.mp4", None)
-    for one, other in ((ped2, ucsd), (decoded(jpg), decoded(mp4))):
-        difference = one.astype(float) - other[: len(one)]
-        assert np.sqrt((difference**2).mean()) < 2  # jpg's own
-        assert abs(difference.mean()) < 1.5  # a video's limited range is stretched to the full one
-    shifted = ped2.astype(float) - ucsd[1:51]
-    assert np.sqrt((shifted**2).mean()) > 4  # so frames are in order
-
-
 # --- trees of files
 
 
@@ -352,16 +324,14 @@ def test_truncated_videos(tmp_path, capfd, name, options, share):
 
 
 def test_a_video_file_without_pictures(tmp_path):
-    (tmp_path / "text.avi").write_text("not a video at all, whatever its name says" * 50)
     with av.open(str(tmp_path / "sound.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=8000)
         sound = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
         sound.rate = 8000
         container.mux(stream.encode(sound))
         container.mux(stream.encode(None))
-    for name, message in (("text.avi", "can't be decoded"), ("sound.mp4", "no video stream")):
-        with pytest.raises(InputError, match=rf"{name}.*{message}"):
-            Clip("", (tmp_path / name,)).announced()
+    with pytest.raises(InputError, match=r"sound\.mp4.*no video stream"):
+        Clip("", (tmp_path / "sound.mp4",)).announced()
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.1, 0.0])

@@ -1,6 +1,12 @@
-"""Patches, windows and the parts of a data set."""
+"""Patches, windows, the loss of a denoiser, the parts of a data set, and the cache of its decoded frames."""
 
+import errno
+import multiprocessing
+import os
+import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,14 +14,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from descend.errors import InputError
 from descend.tasks.video import (
     PATCH,
     SIZE,
+    Clip,
+    VideoDenoising,
     VideoWindows,
+    cached,
     dataset_name,
+    datasets,
+    default_cache_dir,
+    find_clips,
     generate_scenes,
     load_test,
     load_video,
@@ -85,23 +96,41 @@ def test_windows_are_all_runs_of_frames_within_one_clip(lengths, window, stride)
             windows[outside]
 
 
-def test_items_are_patches_of_the_frames_in_0_to_1_and_a_data_loader_takes_them():
-    clips = generate_scenes(2, 6, seed=0)
-    windows = VideoWindows(clips, window=4, stride=2)
-    patches = windows[3]["patches"]
-    assert torch.equal(unpatchify(patches), torch.from_numpy(clips[1][2:6]).float() / 255)
-    assert (windows.frames(3) == clips[1][2:6]).all()
-    (batch,) = DataLoader(windows, batch_size=4)
-    assert batch["group"].tolist() == [0, 0, 1, 1]
-    assert torch.equal(batch["patches"], torch.stack([windows[index]["patches"] for index in range(4)]))
-
-
 def test_sigma_is_numpys_over_frames_not_windows():
     clips = generate_scenes(2, 70, seed=3)
     clips[1] = clips[1][:5]
     expected = np.concatenate(clips).astype(np.float64).std() / 255
-    for window, stride in ((1, 1), (5, 1), (5, 5), (2, 3)):
-        assert VideoWindows(clips, window, stride).sigma() == pytest.approx(expected, rel=1e-12)
+    assert VideoWindows(clips, 5, 2).sigma() == pytest.approx(expected, rel=1e-12)
+
+
+# --- the loss
+
+
+@pytest.mark.parametrize(
+    ("of_prediction", "of_target", "near"),
+    [
+        (torch.float32, torch.float32, {}),
+        (torch.bfloat16, torch.float32, {"rtol": 0.02, "atol": 1e-5}),
+        (torch.bfloat16, torch.bfloat16, {"rtol": 0.02, "atol": 1e-5}),
+    ],
+)
+def test_the_loss_has_the_value_and_gradient_of_plain_autograd(of_prediction, of_target, near):
+    """In half precision only the difference is rounded, not the sum; where nothing differs the gradient is 0."""
+    generator = torch.Generator().manual_seed(0)
+    target = torch.rand(2, 3, 100, 256, generator=generator).to(of_target)
+    noisy = (target + 0.1 * torch.randn(target.shape, generator=generator)).to(of_prediction)
+    noisy[0, 0] = target[0, 0]
+    upstream = torch.randn(2, generator=generator)
+    values, gradients = [], []
+    for losses in (VideoDenoising().losses, lambda p, x: (p - x).float().norm(dim=-1).sum(1).mean(-1) / 2):
+        prediction = noisy.clone().requires_grad_()
+        values.append(losses(prediction, target))
+        values[-1].backward(upstream)
+        gradients.append(prediction.grad)
+    assert values[0].dtype == torch.float32 and gradients[0].dtype == of_prediction
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients, **near)
+    assert of_prediction != of_target or not gradients[0][0, 0].any()
 
 
 # --- data sets
@@ -235,3 +264,139 @@ def test_real_ped2(real_data, tmp_path):
     assert data.name == "ped2"
     assert (len(data.train), len(data.validation), len(data.test)) == (8 * 9, 2 * 5, 7 * 5)
     assert 44 < data.sigma * 255 < 48  # the paper's σ_x ≈ 46
+
+
+# --- the cache of decoded frames
+
+EXPECTED = [[0, 1, 2], [60, 61, 62, 63, 64]]
+
+
+@pytest.fixture
+def collection(tmp_path) -> Path:
+    clips_on_disk(tmp_path / "collection", {"1": 3, "2": 5})
+    return tmp_path / "collection"
+
+
+def levels(views: list[np.ndarray]) -> list[list[int]]:
+    assert all(view.shape[1:] == (SIZE, SIZE) and (view == view[:, :1, :1]).all() for view in views)
+    return [view[:, 0, 0].tolist() for view in views]
+
+
+def files(folder: Path) -> list[str]:
+    return [file.suffix for file in folder.iterdir() if file.suffix != ".lock"]
+
+
+def test_frames_are_decoded_once_for_each_format_into_read_only_views(collection, tmp_path, monkeypatch):
+    clips = find_clips(collection, None)
+    for view in cached(clips, tmp_path / "cache"):
+        assert isinstance(view, np.memmap) and view.dtype == np.uint8
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 0
+    for file in [file for clip in clips for file in clip.files]:  # undecodable, of the same size and time
+        before = file.stat()
+        file.write_bytes(b"\0" * before.st_size)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
+    monkeypatch.setattr(datasets, "FORMAT", datasets.FORMAT + 1)
+    for folder, left in (("cache", [".frames"]), ("elsewhere", [])):
+        with pytest.raises(InputError, match=r"1/0\.png can't be decoded"):
+            cached(clips, tmp_path / folder)
+        assert files(tmp_path / folder) == left
+
+
+def test_a_changed_source_is_decoded_again_in_place_of_the_old(collection, tmp_path):
+    first = cached(find_clips(collection, None), tmp_path / "cache")
+    Image.new("L", (16, 16), 99).save(collection / "1/1.png")
+    os.utime(collection / "1/1.png", ns=(0, 0))  # even a time that goes backwards is a change
+    assert levels(cached(find_clips(collection, None), tmp_path / "cache")) == [[0, 99, 2], EXPECTED[1]]
+    (collection / "2/4.png").unlink()
+    assert files(tmp_path / "cache") == [".frames"]
+    assert levels(cached(find_clips(collection, None), tmp_path / "cache")) == [[0, 99, 2], EXPECTED[1][:4]]
+    assert levels(first) == EXPECTED  # who reads the old frames keeps them
+
+
+@pytest.mark.parametrize("damage", ["empty", "short", "long", "zeros", "noise"])
+def test_a_damaged_cache_is_rebuilt(collection, tmp_path, damage):
+    clips = find_clips(collection, None)
+    cached(clips, tmp_path / "cache")
+    (file,) = (tmp_path / "cache").glob("*.frames")
+    content = file.read_bytes()
+    damaged = {"empty": b"", "short": content[:-1], "long": content + b"\0", "zeros": b"\0" * len(content)}
+    file.write_bytes(damaged.get(damage, np.random.default_rng(0).bytes(100)))
+    assert levels(cached(clips, tmp_path / "cache")) == EXPECTED
+    assert file.read_bytes() == content
+
+
+def test_one_process_decodes_for_all_and_another_goes_on_if_it_is_killed(collection, tmp_path, monkeypatch):
+    fork, frames = multiprocessing.get_context("fork"), Clip.frames
+    decoded = fork.Queue()
+
+    def build(seconds):
+        monkeypatch.setattr(Clip, "frames", lambda clip: [decoded.put(clip.name), time.sleep(seconds)] and frames(clip))
+        assert levels(cached(find_clips(collection, None), tmp_path / "cache")) == EXPECTED
+
+    builders = [fork.Process(target=build, args=(seconds,)) for seconds in (600, 0, 0)]
+    try:
+        builders[0].start()
+        assert decoded.get(timeout=60) == "1"
+        for builder in builders[1:]:
+            builder.start()
+        time.sleep(0.5)
+        assert decoded.empty()
+        builders[0].kill()
+        for builder in builders[1:]:
+            builder.join(60)
+        assert [builder.exitcode for builder in builders[1:]] == [0, 0]
+        assert [decoded.get(timeout=60), decoded.get(timeout=60), decoded.empty()] == ["1", "2", True]
+        assert files(tmp_path / "cache") == [".frames"]
+    finally:
+        for builder in builders:
+            builder.kill()
+
+
+def test_no_space_is_seen_before_decoding(collection, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=8 * SIZE * SIZE - 1))
+    with pytest.raises(InputError, match=rf"0\.2 MB.*{tmp_path}/cache.*0\.2 MB.*--cache-dir"):
+        cached(find_clips(collection, None), tmp_path / "cache")
+    assert files(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), InputError, "space"),
+        (OSError(errno.EIO, "Input/output error"), InputError, "Input/output error"),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    ],
+)
+def test_a_failure_on_the_way_leaves_nothing(collection, tmp_path, monkeypatch, failure, raised, says):
+    def write(clip, part, bar):
+        part.write(b"\0" * SIZE * SIZE)
+        if clip.name == "2":
+            raise failure
+        return 1
+
+    monkeypatch.setattr(datasets, "_write_frames", write)
+    with pytest.raises(raised, match=says):
+        cached(find_clips(collection, None), tmp_path / "cache")
+    assert files(tmp_path / "cache") == []
+
+
+def test_a_folder_that_cannot_be_made_and_a_source_that_is_gone(collection, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"written.*--cache-dir"):
+        cached(find_clips(collection, None), tmp_path / "file" / "cache")
+    with pytest.raises(InputError, match=r"gone\.avi.*No such file"):
+        cached([Clip("gone", (tmp_path / "gone.avi",))], tmp_path)
+
+
+def test_default_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value, folder in (
+        ("XDG_CACHE_HOME", "", ".cache/descend"),
+        ("XDG_CACHE_HOME", "xdg", "xdg/descend"),
+        ("DESCEND_CACHE", "own", "own"),
+    ):
+        monkeypatch.setenv("DESCEND_CACHE", "")
+        monkeypatch.setenv(name, value and str(tmp_path / value))
+        assert default_cache_dir() == tmp_path / folder
