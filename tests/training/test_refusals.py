@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import IterableDataset
 from peft import LoraConfig, PromptTuningConfig, TaskType, get_peft_model
 from torch import nn
 from torch.utils.data import DataLoader
@@ -17,8 +17,7 @@ from descend.models.own_exits import MARK
 from descend.recipes import configure
 from descend.tasks.text import Classification, learn_tokenizer
 from descend.training.hf_hooks import refuse_arguments
-from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-from tests.support import own
+from tests.support import own, ranks
 from tests.support.networks import QUIET, causal, image_network, network
 from tests.support.ranks import denoiser, points
 
@@ -40,23 +39,11 @@ def rows(count=20, without=(), **changes):
     return [{name: each[name] for name in each if name not in without} for each in made]
 
 
-def texts(folder, data=None, model=None, kind=DescentTrainer, args=None, **given):
+def texts(folder, data=None, model=None, args=None, **given):
     """A trainer of a classifier of texts."""
-    given = {"train_dataset": data or rows(), "data_collator": DataCollatorWithPadding(TOKENIZER)} | given
-    chosen = QUIET | {"max_steps": 2} | (args or {})
-    model = network("distilbert", labels=2) if model is None else model
-    return kind(model, DescentConfig(str(folder), **chosen), callbacks=[NoStep()], **given)
-
-
-def tuned(folder, data=None, model=None, kind=DescentSFTTrainer, peft=None, **args):
-    """A trainer of a language model."""
-    args = QUIET | {"bf16": False, "max_steps": 1, "dataset_kwargs": {"skip_prepare_dataset": True}} | args
-    data = Dataset.from_list(data or [{"input_ids": [5, 6, 7, 8, 9, 10, 11, 12, 13]}] * 4)
-    data = data if "labels" in data.column_names else data.add_column("labels", data["input_ids"])
-    model = causal() if model is None else model
-    return kind(
-        model, DescentSFTConfig(str(folder), **args), train_dataset=data, processing_class=TOKENIZER, peft_config=peft
-    )
+    usual = {"train_dataset": data or rows(), "eval_dataset": None, "data_collator": DataCollatorWithPadding(TOKENIZER)}
+    usual |= {"model": network("distilbert", labels=2) if model is None else model, "task": None}
+    return points(folder, given=usual | {"callbacks": [NoStep()]} | given, **{"max_steps": 2} | (args or {}))
 
 
 def language(folder, model, **given):
@@ -140,8 +127,8 @@ REFUSED = [
     (lambda f: images(f, [{"pixel_values": torch.zeros(1, 8, 8), "labels": 0}] * 2), r"3 channels.*\(1, 8, 8\)"),
     (lambda f: images(f, [{"input_ids": [5, 6], "labels": 0}] * 2), r"pixel_values.*input_ids"),
     (lambda f: images(f, [{"pixel_values": torch.zeros(3, 8, 8), "labels": 3}] * 2), r"label 3.*0 … 2"),
-    (lambda f: tuned(f, model=causal(vocab_size=10)), r"sample \d+ .*token \d+.*10"),
-    (lambda f: tuned(f, model=causal(max_position_embeddings=8)), "at most 8"),
+    (lambda f: ranks.language(f, model=causal(vocab_size=39)), r"sample \d+ .*token 39.*39 rows"),
+    (lambda f: ranks.language(f, model=causal(max_position_embeddings=8)), "at most 8"),
     (lambda f: texts(f, eval_dataset=rows(1), args=BY_STEPS), "eval_dataset must hold at least 2 samples; got 1"),
     (lambda f: texts(f, eval_dataset={"dev": rows(0)}, args=BY_STEPS), "dev must hold at least 2 samples; got 0"),
     (lambda f: texts(f).evaluate(rows(0)), "at least one target"),
@@ -194,23 +181,23 @@ REFUSED = [
     (lambda f: denoiser(f, method="layerskip"), r"layerskip.*UT has 0.*2 layers"),
     (lambda f: texts(f, args={"method": "neftune"}), "neftune.*--neftune-noise-alpha"),
     # TRL's
-    (lambda f: tuned(f, exit_share=0.0), r"\(0, 1\].*got 0"),
-    (lambda f: tuned(f, exit_share=2.0), r"\(0, 1\].*got 2"),
-    (lambda f: tuned(f, alpha="2"), "alpha"),
-    (lambda f: tuned(f, loss_type="dft"), r"loss_type.*nll"),
-    (lambda f: tuned(f, trust_remote_code=True), "trust_remote_code must be off"),
-    (lambda f: tuned(f, gradient_checkpointing_kwargs={"use_reentrant": True}), "use_reentrant off"),
-    (lambda f: tuned(f, gradient_checkpointing_kwargs='{"use_reentrant": true}'), "use_reentrant off"),
-    (lambda f: tuned(f, model=nn.Linear(2, 2)), r"causal.*Linear"),
-    (lambda f: tuned(f, model=network("bert")), "model_type must be one of"),
-    (lambda f: tuned(f, peft=LoraConfig(task_type="CAUSAL_LM", target_modules=["nothing"])), "nothing"),
-    (lambda f: tuned(f, model="nowhere/at/all"), "nowhere/at/all"),
+    (lambda f: ranks.language(f, exit_share=0.0), r"\(0, 1\].*got 0"),
+    (lambda f: ranks.language(f, exit_share=2.0), r"\(0, 1\].*got 2"),
+    (lambda f: ranks.language(f, alpha="2"), "alpha"),
+    (lambda f: ranks.language(f, loss_type="dft"), r"loss_type.*nll"),
+    (lambda f: ranks.language(f, trust_remote_code=True), "trust_remote_code must be off"),
+    (lambda f: ranks.language(f, gradient_checkpointing_kwargs={"use_reentrant": True}), "use_reentrant off"),
+    (lambda f: ranks.language(f, gradient_checkpointing_kwargs='{"use_reentrant": true}'), "use_reentrant off"),
+    (lambda f: ranks.language(f, model=nn.Linear(2, 2)), r"causal.*Linear"),
+    (lambda f: ranks.language(f, model=network("bert")), "model_type must be one of"),
+    (lambda f: ranks.language(f, peft=LoraConfig(task_type="CAUSAL_LM", target_modules=["nothing"])), "nothing"),
+    (lambda f: ranks.language(f, model="nowhere/at/all"), "nowhere/at/all"),
     (
-        lambda f: tuned(f, model="nowhere", model_init_kwargs={"trust_remote_code": True}),
+        lambda f: ranks.language(f, model="nowhere", model_init_kwargs={"trust_remote_code": True}),
         "model_init_kwargs must leave trust_remote_code off",
     ),
     (
-        lambda f: tuned(f, model=causal("qwen3_moe"), router_aux_loss_coef=0.001),
+        lambda f: ranks.language(f, model=causal("qwen3_moe"), router_aux_loss_coef=0.001),
         r"balances the experts.*router_aux_loss_coef=0",
     ),
     # before the first step
@@ -268,4 +255,4 @@ def test_a_folders_pickles_are_refused(tmp_path):
     (tmp_path / "model" / "model.safetensors").unlink()
     torch.save(causal().state_dict(), tmp_path / "model" / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
-        tuned(tmp_path, model=str(tmp_path / "model"))
+        ranks.language(tmp_path, model=str(tmp_path / "model"))
