@@ -14,7 +14,7 @@ packed = partial(json.dumps, default=torch.Tensor.tolist)
 
 VARIANTS = [
     (optimizer, slack, form)
-    for optimizer in ("sgd", "adam", "nupi")
+    for optimizer in ("sgd", "adam", "nupi", "price")
     for slack in ("implicit", "explicit")
     for form in ("difference", "ratio")
 ]
@@ -89,6 +89,21 @@ def test_inner_losses_are_needed_where_something_is_asked_of_them(problem, inner
     assert warm.inner == inner
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "nupi", "price"])
+def test_a_dual_step_in_three_steps_is_one_of_their_mean(optimizer):
+    """After a warm-up too, of which nothing is left, and whatever the default device is."""
+    problem, warmup, batches = DescentProblem(3, 0.1, 0.8), stream(2, seed=1), stream(10)
+    with torch.device("meta"):
+        one = PrimalDual(problem, None, optimizer, horizon=10)
+        third = PrimalDual(problem, None, optimizer, horizon=30, every=3, warmup=2)
+        advance(third, warmup)
+        for losses, _ in batches:
+            (expected,) = advance(one, [(losses.double(), 1.0)])
+            *_, found = advance(third, [(share * losses.double(), 1.0) for share in (0.5, 1.0, 1.5)])
+            torch.testing.assert_close(found, expected)
+    assert one.multipliers.max() > 0
+
+
 @pytest.mark.parametrize("form", ["difference", "ratio"])
 def test_losses_may_live_on_another_device(form):
     """The multipliers stay on the host. The meta device, which does not mix either, stands in for a GPU."""
@@ -103,27 +118,31 @@ def test_losses_may_live_on_another_device(form):
 # --- save and resume
 
 
-@pytest.mark.parametrize("slack", ["implicit", "explicit"])
-def test_a_held_snapshot_does_not_change(slack):
+@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
+def test_a_state_that_is_held_does_not_change_and_goes_on_to_the_same_bits(optimizer, slack, form):
     """The best feasible state is held in memory while the run continues, and may be loaded more than once.
 
-    Another warm-up given to the resumed one neither takes the constraints away nor moves their schedule.
+    It is taken amid a step, and whatever the default device is. The other's own warm-up neither takes the constraints
+    away nor moves their schedule.
     """
-    dual, other = (
-        PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, "adam", 0.2, slack=slack, every=2, warmup=warmup)
-        for warmup in (1, 40)
-    )
+    moves = {"slack": slack, "slack_lr": 0.01, "slack_optimizer": "adam", "every": 2, "horizon": 30}
+    problem, batches = DescentProblem(3, 0.1, 0.8, form=form), stream(20, seed=1)
+    dual = PrimalDual(problem, 0.1, optimizer, 0.2, warmup=1, **moves)
     advance(dual, stream(5))
+    dual.observe(torch.ones(4))
     snapshot = dual.state_dict()
     copy = packed(snapshot)
     for handed_out in (dual.multipliers, dual.slack, dual.weights):
         handed_out.fill_(7.0)
-    advance(dual, stream(20, seed=1))
+    ends = advance(dual, batches)
     assert packed(snapshot) == copy != packed(dual.state_dict())
-    other.load_state_dict(snapshot)
-    assert other.warm
-    advance(other, stream(20, seed=1))
-    assert packed(snapshot) == copy and torch.equal(state_of(other), state_of(dual))
+    dual.end_epoch()
+    assert not dual.state_dict().get("descent"), "slack starts anew with its optimizer"
+    for state in (snapshot, json.loads(copy)):
+        with torch.device("meta"):
+            other = PrimalDual(problem, 0.1, optimizer, 0.2, warmup=40, **moves)
+            other.load_state_dict(state)
+            assert all(map(torch.equal, advance(other, batches), ends))
 
 
 KINDS = [{"optimizer": "sgd"}, {"optimizer": "nupi"}, {"slack": "explicit"}]
@@ -163,7 +182,7 @@ def test_the_state_of_another_dual_is_refused_and_nothing_moves(saved, loaded, w
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_shown_and_moves_nothing(optimizer, slack, form, bad):
     problem = DescentProblem(3, 0.1, 0.8, form=form)
-    dual, spared = (PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack) for _ in range(2))
+    dual, spared = (PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack, horizon=99) for _ in range(2))
     advance(dual, stream(4))
     advance(spared, stream(4))
     before = state_of(dual)

@@ -25,7 +25,7 @@ from transformers import (
 )
 from trl.scripts import sft
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError
+from descend import DescentConfig, DescentTrainer, InputError
 from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training.sft import DescentSFTTrainer
@@ -201,19 +201,7 @@ def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_pat
     assert ours.state.best_metric == 0.5
 
 
-# --- arguments, data and noise
-
-
-def test_a_number_for_the_noise_is_gaussian_and_follows_the_embedding(tmp_path, tokenizer):
-    ours = trainer(tmp_path, tokenizer, noise=0.5)
-    assert isinstance(ours.objective.noise, GaussianNoise) and ours.objective.noise.sigma is None
-    before = ours.sigma
-    ids = np.concatenate(ours.train_dataset["input_ids"])
-    words = ours.objective.model.get_input_embeddings().weight[ids].double()
-    assert before == pytest.approx(words.std(correction=0).item(), rel=1e-6)
-    with torch.no_grad():
-        ours.objective.model.get_input_embeddings().weight.mul_(3)
-    assert ours.sigma == pytest.approx(3 * before, rel=1e-5)
+# --- data
 
 
 def test_streams_and_samples_made_when_fetched(tmp_path, tokenizer):

@@ -231,13 +231,9 @@ def test_a_probe_changes_no_bit_of_the_model(tmp_path):
 def test_heads_have_their_own_learning_rate(tmp_path):
     made = ranks.fitted(ranks.classifier(tmp_path, method="probe", head_lr_ratio=10.0, learning_rate=0.01))
     heads = {id(each) for each in made.objective.model.head_parameters()}
-    rates = {}
-    for group in made.optimizer.param_groups:
-        for parameter in group["params"]:
-            rates.setdefault(id(parameter) in heads, set()).add(group["initial_lr"])
-    assert rates == {True: {0.1}, False: {0.01}}
-    ids = [id(parameter) for group in made.optimizer.param_groups for parameter in group["params"]]
-    assert len(set(ids)) == len(ids) == len(list(made.model.parameters()))
+    learned = [(id(each), group["initial_lr"]) for group in made.optimizer.param_groups for each in group["params"]]
+    assert {(key in heads, rate) for key, rate in learned} == {(True, 0.1), (False, 0.01)}
+    assert len(dict(learned)) == len(learned) == len(list(made.model.parameters()))
 
 
 def test_exits_of_a_language_model_start_at_least_squares(tmp_path):
