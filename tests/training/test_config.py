@@ -176,14 +176,6 @@ def test_a_warmup_leaves_the_constraints_a_dual_step(tmp_path, warmup, every, st
         assert DescentConfig(**args).warmup(steps, 3) == expected
 
 
-def test_transformers_own_parser_reads_them(tmp_path):
-    """A script with `HfArgumentParser`, as those of Transformers have it."""
-    flags = ["--output_dir", str(tmp_path), "--alpha", "0.3,0.2,0.1", "--dual-every", "epoch"]
-    for given, alpha, every in ((flags, [0.3, 0.2, 0.1], "epoch"), (flags[:2], None, 1)):
-        (args,) = HfArgumentParser(DescentConfig).parse_args_into_dataclasses(given)
-        assert (args.alpha, args.dual_every) == (alpha, every)
-
-
 def test_fields_of_transformers_keep_their_defaults(tmp_path):
     ours, theirs = asdict(DescentConfig(str(tmp_path))), asdict(TrainingArguments(str(tmp_path)))
     assert {name for name in theirs if ours[name] != theirs[name]} <= {"dataloader_pin_memory", "logging_dir"}

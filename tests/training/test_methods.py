@@ -10,19 +10,17 @@ import torch
 from torch.nn import functional as F
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective
-from descend.cli import main
 from descend.contract import resolve
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import STATE_RIDGE, fit_exits, fit_probes
 from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig
 from descend.models.first_layers import keep_first
 from descend.models.own_exits import MARK
-from descend.results import read_config
 from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
 from descend.training.methods import CLASSES
 from tests.support import own, ranks
-from tests.support.networks import QUIET, causal, network
+from tests.support.networks import QUIET, causal, moved, network
 from tests.support.ranks import weights
 
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
@@ -133,13 +131,6 @@ def test_training_is_transformers_own_neftune_and_evaluation_has_our_noise(tmp_p
     assert torch.equal(weights(ours), weights(plain))
     assert ours.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
     assert ours._level == 0.5
-
-
-@pytest.mark.slow
-def test_a_run_says_its_alpha(tmp_path):
-    words = "train text-distilbert --data generated --depth 2 --hidden-size 16 --max-length 30 --use-cpu --max-steps 2"
-    assert main([*words.split(), "--method", "neftune", "--out", str(tmp_path / "run")]) == 0
-    assert read_config(tmp_path / "run").neftune_alpha > 0
 
 
 # --- R-Drop
@@ -272,9 +263,8 @@ def test_a_model_with_own_exits_is_trained_further(tmp_path):
     model = network("bert").eval()
     layers, _ = resolve(model, None, None)
     layers.give_own_exits()
+    moved(layers.own_exits, 0.1)
     with torch.no_grad():
-        for parameter in layers.own_exits.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
         expected = list(layers.predictions(texts()))
         keep_first(layers, 2)
         torch.testing.assert_close(list(layers.predictions(texts())), expected[:3])

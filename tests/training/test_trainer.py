@@ -64,9 +64,8 @@ def test_losses_are_summed_in_single_precision_under_autocast(tmp_path, name, se
         given = settings | {"bf16": half, "max_steps": 3, "per_device_train_batch_size": 8}
         trainer = ranks.MADE[name](tmp_path / str(half), **given)
         seen = []
-        forward = trainer.objective.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1]))
+        trainer.objective.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1]))
         trainer.train()
-        forward.remove()
         assert {each.lagrangian.dtype for each in seen} == {torch.float32}
         assert trainer.dual.multipliers.dtype == torch.float64
         sums = torch.tensor([list(each.sums) for each in seen if not each.first])
