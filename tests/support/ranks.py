@@ -111,10 +111,10 @@ def classifier(folder: Path, noise: Any = None, dropout: float = 0.0, **args) ->
 def language(folder: Path, peft: LoraConfig | None = None, model: Any = None, **args) -> DescentSFTTrainer:
     """Of texts of 4 to 10 tokens; in the first step those of the second of two ranks have no target at all."""
     torch.manual_seed(0)
-    rows = []
-    for place in range(SAMPLES):
-        ids = tokens(place, 4 + place % 7)
-        rows.append({"input_ids": ids, "labels": [-100] * len(ids) if place in (1, 3, 5, 7) else ids})
+    rows = [
+        {"input_ids": ids, "labels": [-100] * len(ids) if place in (1, 3, 5, 7) else ids}
+        for place, ids in enumerate(tokens(place, 4 + place % 7) for place in range(SAMPLES))
+    ]
     config = DescentSFTConfig(
         output_dir=str(folder),
         train_sampling_strategy="sequential",
