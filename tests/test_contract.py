@@ -10,10 +10,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, default_collate
 from transformers import BertForSequenceClassification, LlamaForCausalLM, default_data_collator
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, Task, evaluate
-from descend.errors import InputError
+from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective, Task, evaluate
 from descend.models import LayeredModel
-from descend.objective import Objective
 from descend.tasks.text import Classification, TokenClassification
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import Classes, ResidualMLP, Whole, layers, mlp, samples

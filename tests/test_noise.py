@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from descend import UT, DescentDenoiser, UTConfig
-from descend.errors import InputError
+from descend import UT, DescentDenoiser, InputError, UTConfig
 from descend.harness.model import PrefixDraws
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
 from descend.noise_scale import noise_std

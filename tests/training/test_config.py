@@ -32,7 +32,6 @@ from descend.training.config import REFUSED as NEVER
 from descend.training.hf_hooks import refuse_arguments
 from tests.support import own, ranks
 from tests.support.networks import QUIET, causal, image_network, network
-from tests.support.ranks import denoiser, points
 
 LIST = [0.25, 0.5, 0.125]
 
@@ -290,7 +289,7 @@ def texts(folder, data=None, model=None, args=None, **given):
     """A trainer of a classifier of texts."""
     usual = {"train_dataset": data or rows(), "eval_dataset": None, "data_collator": DataCollatorWithPadding(TOKENIZER)}
     usual |= {"model": network("distilbert", labels=2) if model is None else model, "task": None}
-    return points(folder, given=usual | {"callbacks": [NoStep()]} | given, **{"max_steps": 2} | (args or {}))
+    return ranks.points(folder, given=usual | {"callbacks": [NoStep()]} | given, **{"max_steps": 2} | (args or {}))
 
 
 def language(folder, model, **given):
@@ -402,10 +401,10 @@ REFUSED = [
         lambda f: texts(f, eval_dataset={"a": rows()}, args=BY_STEPS | {"metric_for_best_model": "eval_f1"}),
         "a_accuracy, .*, a_violation; got 'f1'",
     ),
-    (lambda f: points(f, given={"noise": True}), "noise must be a level γ of at least 0, and finite; got True"),
+    (lambda f: ranks.points(f, given={"noise": True}), "noise must be a level γ of at least 0, and finite; got True"),
     (unmade, "the optimizer does not hold the own exits"),
     # models
-    (lambda f: points(f, given={"model": nn.Linear(2, 2)}), "Linear"),
+    (lambda f: ranks.points(f, given={"model": nn.Linear(2, 2)}), "Linear"),
     (lambda f: DescentTrainer(None, DescentConfig(str(f), **QUIET)), "expected a model; got None"),
     (lambda f: texts(f, model=network("distilbert", labels=2, problem_type="regression")), "problem_type 'regression'"),
     (lambda f: Objective(balancing()), r"ViT.*loss"),
@@ -423,9 +422,9 @@ REFUSED = [
         lambda f: language(f, causal(), args={"head_lr_ratio": 2.0}),
         "head_lr_ratio is of a classifier's head and own exits",
     ),
-    (lambda f: denoiser(f, method="r-drop"), r"r-drop.*classification"),
-    (lambda f: denoiser(f, method="neftune"), r"neftune.*UT"),
-    (lambda f: denoiser(f, method="layerskip"), r"layerskip.*UT has 0.*2 layers"),
+    (lambda f: ranks.denoiser(f, method="r-drop"), r"r-drop.*classification"),
+    (lambda f: ranks.denoiser(f, method="neftune"), r"neftune.*UT"),
+    (lambda f: ranks.denoiser(f, method="layerskip"), r"layerskip.*UT has 0.*2 layers"),
     (lambda f: texts(f, args={"method": "neftune"}), "neftune.*--neftune-noise-alpha"),
     # TRL's
     (lambda f: ranks.language(f, exit_share=0.0), r"\(0, 1\].*got 0"),
@@ -452,8 +451,8 @@ REFUSED = [
     (lambda f: texts(f, rows(3), args={"dataloader_drop_last": True, "max_steps": -1}).train(), "at least one batch"),
     (lambda f: language(f, without_sampling()).train(), "its generation_config: .*temperature.*do_sample"),
     (lambda f: texts(f, processing_class=Unsavable()).train(), "its tokenizer: no JSON"),
-    (lambda f: points(f, Short, **BY_STEPS).train(), "at least 2 samples .*; got 1"),
-    (lambda f: points(f).train(resume_from_checkpoint=True), "has no whole checkpoint to go on from"),
+    (lambda f: ranks.points(f, Short, **BY_STEPS).train(), "at least 2 samples .*; got 1"),
+    (lambda f: ranks.points(f).train(resume_from_checkpoint=True), "has no whole checkpoint to go on from"),
     # How many steps an epoch has is known once it begins.
     *(
         (
@@ -476,10 +475,10 @@ ARGS = DescentConfig("unused", **QUIET)
 ELSEWHERE = [
     # As torchrun starts processes without --use-cpu, where there is no GPU for each; and several GPUs in one.
     (mock.patch.dict(os.environ, WORLD_SIZE="2"), lambda f: refuse_arguments(DescentTrainer, ARGS, {}), "2 processes"),
-    (mock.patch.object(DescentConfig, "n_gpu", 2), points, r"GPU.*got 2"),
+    (mock.patch.object(DescentConfig, "n_gpu", 2), ranks.points, r"GPU.*got 2"),
     (
         mock.patch.object(TrainingArguments, "world_size", property(lambda self: 2)),
-        lambda f: points(f, Short),
+        lambda f: ranks.points(f, Short),
         r"get_eval_dataloader.*several processes.*data_collator",
     ),
     (

@@ -21,7 +21,6 @@ from descend.tasks.text import Classification
 from descend.training.methods import CLASSES
 from tests.support import own, ranks
 from tests.support.networks import QUIET, causal, moved, network
-from tests.support.ranks import weights
 
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
 
@@ -114,7 +113,7 @@ def test_recomputed_blocks_repeat_their_draw(tmp_path):
     found = []
     for again in (False, True):
         settings = {"method": "layerskip", "layer_dropout": 0.5, "gradient_checkpointing": again}
-        found.append(weights(ranks.fitted(ranks.classifier(tmp_path / str(again), **settings))))
+        found.append(ranks.weights(ranks.fitted(ranks.classifier(tmp_path / str(again), **settings))))
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
 
 
@@ -128,7 +127,7 @@ def test_training_is_transformers_own_neftune_and_evaluation_has_our_noise(tmp_p
     noise, plain.objective.noise = plain.objective.noise, None
     plain.train()
     plain.objective.noise = noise
-    assert torch.equal(weights(ours), weights(plain))
+    assert torch.equal(ranks.weights(ours), ranks.weights(plain))
     assert ours.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
     assert ours._level == 0.5
 
@@ -179,7 +178,7 @@ def test_useful_layers_are_trained_as_under_constraints_and_not_judged_by_them(t
         ranks.fitted(ranks.classifier(tmp_path / method, method=method, **evaluated))
         for method in ("useful", "constrained")
     )
-    same(weights(useful), weights(asked))
+    same(ranks.weights(useful), ranks.weights(asked))
     measured, judged = useful.evaluate(), asked.evaluate()
     assert useful.dual.multipliers.sum() > 0 and judged["eval_merit"] > judged["eval_loss"]
     assert measured["eval_merit"] == measured["eval_loss"] and measured["eval_violation"] == judged["eval_violation"]
