@@ -153,27 +153,6 @@ def test_both_forms_have_the_same_feasible_set_and_merit(point):
     torch.testing.assert_close(problem.merit(losses), other.merit(losses), rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    points(),
-    st.sampled_from(["sgd", "adam", "nupi"]),
-    st.sampled_from([0.0, 0.05, 1.0]),
-    st.lists(st.floats(-2, 2), min_size=1, max_size=8),
-)
-def test_multipliers_stay_above_zero_where_something_is_asked_and_fall_where_it_holds(point, rule, resilience, powers):
-    problem, losses, _ = point
-    dual = PrimalDual(problem, 0.3, rule, resilience)
-    for power in powers:  # of the losses, whose chain falls or rises with it
-        before, at = dual.multipliers, losses**power
-        dual.observe(at)
-        dual.step()
-        values = dual.multipliers
-        assert (values >= 0).all() and values.isfinite().all() and (dual.slack >= 0).all()
-        assert not values[~problem.in_force].any()
-        holds = problem.violations(at) <= 0
-        assert rule != "sgd" or (values[holds] <= before[holds]).all()
-
-
 STEPS = [0.1, 0.2, 0.5]
 
 

@@ -341,8 +341,6 @@ def test_a_run_that_comes_apart_keeps_its_last_checkpoint_and_the_state_before_t
     assert line.endswith("train into another folder; --resume goes on from checkpoint-3.")
     assert {path.name for path in out.iterdir()} == {"config.json", "records.jsonl", "checkpoint-3", "stopped-5"}
     assert damage(out / "checkpoint-3") is None and damage(out / "stopped-5") is None
-    state = json.loads((out / "stopped-5" / "trainer_state.json").read_text())
-    assert state["global_step"] == 5
     assert max(run_state(out / "stopped-5")["dual"]["multipliers"]) > 1e300
 
 
