@@ -1,7 +1,7 @@
 """What users of Transformers' and TRL's trainers have in their scripts works with ours: only the class's name differs.
 
-The steps are those of ``run_glue.py`` and ``run_clm.py`` (Transformers 5.23). An override of any public method is
-called, or refused when a trainer is made.
+The steps are those of ``run_glue.py``, ``run_clm.py`` (Transformers 5.23) and ``sft.py`` (TRL 1.16). An override of any
+public method is called, or refused when a trainer is made.
 """
 
 import ast
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import trl
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import (
@@ -26,6 +27,7 @@ from transformers import (
     TrainingArguments,
 )
 from trl import SFTTrainer
+from trl.scripts import sft
 
 from descend import DescentConfig, DescentTrainer, InputError
 from descend.results import CERTIFIED_FILE
@@ -330,6 +332,27 @@ def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenize
     trained, started = (kind.from_pretrained(tmp_path / side).parameters() for side in ("out", "start"))
     assert not any(torch.equal(one, other) for one, other in zip(trained, started, strict=True))
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the film was good")["input_ids"]
+
+
+def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
+    """The script as TRL installs it, from its command line to the saved model."""
+    causal(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    (tmp_path / "data").mkdir()
+    for side, count in (("train", 16), ("test", 8)):
+        rows = [json.dumps({"text": row["text"]}) for row in generate_reviews(count, 3)]
+        (tmp_path / "data" / f"{side}.jsonl").write_text("\n".join(rows))
+    monkeypatch.setattr(trl, "SFTTrainer", DescentSFTTrainer)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    flags = f"--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out "
+    flags += "--max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1 "
+    flags += "--use_cpu --bf16 false --report_to none --use_peft --lora_target_modules q_proj v_proj --dtype float32"
+    sft.main(*sft.make_parser().parse_args_and_config(flags.split()))
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+    state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+    names = {name for row in state["log_history"] for name in row}
+    assert {"loss", "mean_token_accuracy", "entropy", "num_tokens", "eval_mean_token_accuracy"} <= names
+    assert "multiplier/1" in names
 
 
 # --- predictions and metrics
