@@ -5,12 +5,13 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, Objective, Task, UTConfig, objective
+from descend import UT, GaussianNoise, Objective, Task, UTConfig, objective
 from descend.models import DUST, DUSTConfig, LayeredCausalLM, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising
 from tests.support.cases import slow_but
-from tests.support.networks import QUIET, causal, network
+from tests.support.networks import causal, network
 from tests.support.own import layers
+from tests.support.ranks import denoiser, fitted
 
 TEXT = ["bert, own exits", "roberta", "descend-text-ut", "modernbert", "llama"]
 WEIGHTS = (0.0, 0.5, 0.0, 1.0)
@@ -149,21 +150,12 @@ def test_weights_and_noise_do_not_compile_anew(fresh, name):
 
 @pytest.mark.slow
 def test_a_compiled_run_is_an_eager_one(fresh, tmp_path):
-    data = [{"patches": row} for row in windows()["patches"]] * 8
     losses = {}
     for backend in (None, "aot_eager"):
         compiled = {"torch_compile": True, "torch_compile_backend": backend} if backend else {}
-        args = DescentConfig(
-            str(tmp_path / str(backend)), alpha="0.9", dual_warmup_steps=2, max_steps=8,
-            per_device_train_batch_size=4, learning_rate=1e-3, **QUIET, **compiled,
-        )  # fmt: skip
-        trainer = DescentTrainer(
-            UT(UTConfig(depth=3)), args, task=VideoDenoising(), noise=GaussianNoise(0.8, 0.3, seed=1),
-            train_dataset=data,
-        )  # fmt: skip
-        trainer.train()
-        rows = [row for row in trainer.state.log_history if "loss/3" in row]
-        losses[backend] = [[row[f"loss/{layer}"] for layer in range(4)] for row in rows]
+        settings = {"alpha": "0.9", "dual_warmup_steps": 2, "max_steps": 8, "learning_rate": 1e-3} | compiled
+        logs = fitted(denoiser(tmp_path / str(backend), 3, **settings)).state.log_history
+        losses[backend] = [[row[f"loss/{layer}"] for layer in range(4)] for row in logs if "loss/3" in row]
     assert len(losses[None]) == 8
     for eager, compiled in zip(losses[None], losses["aot_eager"], strict=True):
         assert compiled == pytest.approx(eager, rel=1e-4)

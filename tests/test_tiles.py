@@ -4,10 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from descend.errors import InputError
+from descend import InputError, Objective, Task
 from descend.models import LayeredCausalLM
-from descend.objective import Objective
-from descend.tasks import Task
 from descend.tasks.text import NextToken
 from descend.tiles import TILE, TargetSample, rows_per_tile, tiled
 from tests.support.networks import causal

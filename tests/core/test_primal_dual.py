@@ -1,4 +1,4 @@
-"""PrimalDual around a training loop: when the multipliers move, what is saved, bad input."""
+"""PrimalDual around a training loop: sums of losses, when the multipliers move, what is saved and told, bad input."""
 
 import json
 import math
@@ -7,14 +7,14 @@ from functools import partial
 import pytest
 import torch
 
-from descend.core import DescentProblem, PrimalDual
+from descend.core import DescentProblem, LossSums, Outlook, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
 
 packed = partial(json.dumps, default=torch.Tensor.tolist)
 
 VARIANTS = [
     (optimizer, slack, form)
-    for optimizer in ("sgd", "adam", "nupi")
+    for optimizer in ("sgd", "adam", "nupi", "price")
     for slack in ("implicit", "explicit")
     for form in ("difference", "ratio")
 ]
@@ -42,25 +42,42 @@ def advance(dual: PrimalDual, batches) -> list[torch.Tensor]:
     return states
 
 
+# --- sums of losses
+
+
+def test_sums_are_those_of_the_moment_and_add_up():
+    step, values = LossSums(2, others=1), torch.tensor([3.0, 2.0, 1.0])
+    batch = LossSums.of(values, 4, 2, torch.tensor([5.0]))
+    values.add_(1)
+    for idle in (False, True, False):
+        step.add(batch, idle=idle)
+    assert step.numbers.tolist() == [6, 4, 2, 8, 8, 8, 10]
+    assert step.means.tolist() == [0.75, 0.5, 0.25] and (step.first, step.targets) == (0, 8)
+    window = step.with_numbers(2 * step.numbers)
+    step.clear()
+    assert not step.numbers.any() and step.first == 3 and len(step.means) == 0
+    assert window.values.tolist() == [12, 8, 4] and window.others.tolist() == [20]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_inner_exits_may_be_left_out_and_a_sum_that_is_not_finite_is_named(bad):
+    step = LossSums(2)
+    step.add(LossSums.of(torch.tensor([1.0]).bfloat16(), 2, 2))
+    assert step.first == 2 and step.means.tolist() == [0.5] and step.values.dtype == torch.float64
+    step.add(LossSums.of(torch.tensor([4.0, 3.0, 2.0]), 2, 2))
+    assert step.counts.tolist() == [2, 2, 4] and step.values.tolist() == [4, 3, 3]
+    assert step.fault is None
+    step.add(LossSums.of(torch.tensor([bad, 2.0]), 1, 2))
+    assert step.fault == f"the loss of layer [1] is not finite ([4.0, {bad}, 5.0])"
+
+
 # --- when the multipliers move
 
 
-def test_warmup_is_the_objective_alone_and_leaves_no_trace():
-    problem = DescentProblem(3, 0.1, 1.0, objective=[0, 1, 0, 3])
-    warm, cold = PrimalDual(problem, warmup=5, every=2), PrimalDual(problem, every=2)
-    losses = torch.rand(4).requires_grad_()
-    for count, (batch, size) in enumerate(stream(5, seed=8)):
-        assert not warm.warm and warm.weights.tolist() == [0, 1, 0, 3]
-        assert torch.equal(warm.lagrangian(losses), losses[1] + 3 * losses[3])
-        assert warm.lagrangian(torch.tensor([math.nan, 2.0, math.inf, 5.0])) == 17, "no other layer is touched"
-        warm.observe(batch * size, size)
-        assert warm.step() is False and warm.steps == count + 1
-        assert not warm.multipliers.any()
-    assert warm.warm
-    # What was observed during warm-up is forgotten, and the schedule counts from its end.
-    for one, other in zip(advance(warm, stream(7)), advance(cold, stream(7)), strict=True):
-        assert torch.equal(one, other)
-    assert warm.multipliers.any()
+def test_warmup_is_the_objective_alone_and_reads_no_other_layer():
+    dual = PrimalDual(DescentProblem(3, 0.1, 1.0, objective=[0, 1, 0, 3]), warmup=1)
+    assert dual.weights.tolist() == [0, 1, 0, 3]
+    assert dual.lagrangian(torch.tensor([math.nan, 2.0, math.inf, 5.0])) == 17
 
 
 @pytest.mark.parametrize(("problem", "inner"), [({}, False), ({"alpha": 0.1}, True), ({"objective": [1, 0, 1]}, True)])
@@ -70,6 +87,21 @@ def test_inner_losses_are_needed_where_something_is_asked_of_them(problem, inner
     warm.observe(torch.ones(3))
     warm.step()
     assert warm.inner == inner
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "nupi", "price"])
+def test_a_dual_step_in_three_steps_is_one_of_their_mean(optimizer):
+    """After a warm-up too, of which nothing is left, and whatever the default device is."""
+    problem, warmup, batches = DescentProblem(3, 0.1, 0.8), stream(2, seed=1), stream(10)
+    with torch.device("meta"):
+        one = PrimalDual(problem, None, optimizer, horizon=10)
+        third = PrimalDual(problem, None, optimizer, horizon=30, every=3, warmup=2)
+        advance(third, warmup)
+        for losses, _ in batches:
+            (expected,) = advance(one, [(losses.double(), 1.0)])
+            *_, found = advance(third, [(share * losses.double(), 1.0) for share in (0.5, 1.0, 1.5)])
+            torch.testing.assert_close(found, expected)
+    assert one.multipliers.max() > 0
 
 
 @pytest.mark.parametrize("form", ["difference", "ratio"])
@@ -86,27 +118,31 @@ def test_losses_may_live_on_another_device(form):
 # --- save and resume
 
 
-@pytest.mark.parametrize("slack", ["implicit", "explicit"])
-def test_a_held_snapshot_does_not_change(slack):
+@pytest.mark.parametrize(("optimizer", "slack", "form"), VARIANTS)
+def test_a_state_that_is_held_does_not_change_and_goes_on_to_the_same_bits(optimizer, slack, form):
     """The best feasible state is held in memory while the run continues, and may be loaded more than once.
 
-    Another warm-up given to the resumed one neither takes the constraints away nor moves their schedule.
+    It is taken amid a step, and whatever the default device is. The other's own warm-up neither takes the constraints
+    away nor moves their schedule.
     """
-    dual, other = (
-        PrimalDual(DescentProblem(3, 0.1, 0.8), 0.1, "adam", 0.2, slack=slack, every=2, warmup=warmup)
-        for warmup in (1, 40)
-    )
+    moves = {"slack": slack, "slack_lr": 0.01, "slack_optimizer": "adam", "every": 2, "horizon": 30}
+    problem, batches = DescentProblem(3, 0.1, 0.8, form=form), stream(20, seed=1)
+    dual = PrimalDual(problem, 0.1, optimizer, 0.2, warmup=1, **moves)
     advance(dual, stream(5))
+    dual.observe(torch.ones(4))
     snapshot = dual.state_dict()
     copy = packed(snapshot)
     for handed_out in (dual.multipliers, dual.slack, dual.weights):
         handed_out.fill_(7.0)
-    advance(dual, stream(20, seed=1))
+    ends = advance(dual, batches)
     assert packed(snapshot) == copy != packed(dual.state_dict())
-    other.load_state_dict(snapshot)
-    assert other.warm
-    advance(other, stream(20, seed=1))
-    assert packed(snapshot) == copy and torch.equal(state_of(other), state_of(dual))
+    dual.end_epoch()
+    assert not dual.state_dict().get("descent"), "slack starts anew with its optimizer"
+    for state in (snapshot, json.loads(copy)):
+        with torch.device("meta"):
+            other = PrimalDual(problem, 0.1, optimizer, 0.2, warmup=40, **moves)
+            other.load_state_dict(state)
+            assert all(map(torch.equal, advance(other, batches), ends))
 
 
 KINDS = [{"optimizer": "sgd"}, {"optimizer": "nupi"}, {"slack": "explicit"}]
@@ -146,7 +182,7 @@ def test_the_state_of_another_dual_is_refused_and_nothing_moves(saved, loaded, w
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_shown_and_moves_nothing(optimizer, slack, form, bad):
     problem = DescentProblem(3, 0.1, 0.8, form=form)
-    dual, spared = (PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack) for _ in range(2))
+    dual, spared = (PrimalDual(problem, 0.1, optimizer, 0.2, slack=slack, horizon=99) for _ in range(2))
     advance(dual, stream(4))
     advance(spared, stream(4))
     before = state_of(dual)
@@ -165,43 +201,37 @@ def test_a_loss_that_is_not_finite_is_shown_and_moves_nothing(optimizer, slack, 
 EXPLICIT = {"slack": "explicit", "resilience": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"lr": 0.0}, r"learning rate.*0\.0"),
-        ({"lr": -1.0}, r"learning rate.*-1\.0"),
-        ({"lr": math.nan}, r"learning rate.*nan"),
-        ({"lr": math.inf}, r"learning rate.*inf"),
-        ({"resilience": math.inf}, r"resilience.*inf"),
-        ({"optimizer": "nupi", "options": {"kp": math.nan}}, r"kp.*nan"),
-        ({"optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
-        ({"options": {"kp": 1.0}}, r"'adam'.*kp"),
-        ({"options": {"betas": (2.0, 0.9)}}, r"'adam'.*beta"),
-        ({"optimizer": "nupi", "options": {"nu": 1.0}}, r"nu.*\[0, 1\).*1\.0"),
-        ({"optimizer": "nupi", "options": {"nu": -0.1}}, r"nu.*\[0, 1\).*-0\.1"),
-        ({"resilience": -0.1}, r"resilience.*-0\.1"),
-        ({"resilience": math.nan}, r"resilience.*nan"),
-        ({"slack": "both"}, r"slack.*'implicit'.*'explicit'.*'both'"),
-        ({"slack": "explicit"}, r"resilience.*0\.0.*slack='implicit'"),
-        (EXPLICIT | {"slack_lr": 0.0}, r"learning rate.*0\.0"),
-        (EXPLICIT | {"slack_optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
-        ({"warmup": -1}, r"warmup.*-1"),
-        ({"warmup": math.inf}, r"warmup.*inf"),
-        ({"warmup": math.nan}, r"warmup.*nan"),
-        ({"warmup": 1.5}, r"warmup.*1\.5"),
-        ({"horizon": math.inf}, r"run.*inf"),
-        ({"options": {"maximize": False}}, r"'adam'.*maximize"),
-        ({"options": {"lr": 0.1}}, r"'adam'.*lr"),
-        ({"optimizer": "price", "options": {"horizon": 9}}, r"'price'.*horizon"),
-        ({"options": {"name": "sgd"}}, r"name.*'sgd'"),
-        ({"every": 0}, r"every.*'epoch'.*got 0"),
-        ({"every": 1.5}, r"every.*'epoch'.*1\.5"),
-        ({"every": "batch"}, r"every.*'epoch'.*'batch'"),
-    ],
-)
-def test_arguments_outside_their_range(arguments, message):
-    with pytest.raises(InputError, match=message):
-        PrimalDual(DescentProblem(3, 0.1), **arguments)
+ARGUMENTS = [
+    ({"lr": 0.0}, r"learning rate.*0\.0"),
+    ({"lr": -1.0}, r"learning rate.*-1\.0"),
+    ({"lr": math.nan}, r"learning rate.*nan"),
+    ({"lr": math.inf}, r"learning rate.*inf"),
+    ({"resilience": math.inf}, r"resilience.*inf"),
+    ({"optimizer": "nupi", "options": {"kp": math.nan}}, r"kp.*nan"),
+    ({"optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
+    ({"options": {"kp": 1.0}}, r"'adam'.*kp"),
+    ({"options": {"betas": (2.0, 0.9)}}, r"'adam'.*beta"),
+    ({"optimizer": "nupi", "options": {"nu": 1.0}}, r"nu.*\[0, 1\).*1\.0"),
+    ({"optimizer": "nupi", "options": {"nu": -0.1}}, r"nu.*\[0, 1\).*-0\.1"),
+    ({"resilience": -0.1}, r"resilience.*-0\.1"),
+    ({"resilience": math.nan}, r"resilience.*nan"),
+    ({"slack": "both"}, r"slack.*'implicit'.*'explicit'.*'both'"),
+    ({"slack": "explicit"}, r"resilience.*0\.0.*slack='implicit'"),
+    (EXPLICIT | {"slack_lr": 0.0}, r"learning rate.*0\.0"),
+    (EXPLICIT | {"slack_optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
+    ({"warmup": -1}, r"warmup.*-1"),
+    ({"warmup": math.inf}, r"warmup.*inf"),
+    ({"warmup": math.nan}, r"warmup.*nan"),
+    ({"warmup": 1.5}, r"warmup.*1\.5"),
+    ({"horizon": math.inf}, r"run.*inf"),
+    ({"options": {"maximize": False}}, r"'adam'.*maximize"),
+    ({"options": {"lr": 0.1}}, r"'adam'.*lr"),
+    ({"optimizer": "price", "options": {"horizon": 9}}, r"'price'.*horizon"),
+    ({"options": {"name": "sgd"}}, r"name.*'sgd'"),
+    ({"every": 0}, r"every.*'epoch'.*got 0"),
+    ({"every": 1.5}, r"every.*'epoch'.*1\.5"),
+    ({"every": "batch"}, r"every.*'epoch'.*'batch'"),
+]
 
 
 def observed(losses, *count, **problem):
@@ -214,6 +244,7 @@ def observed(losses, *count, **problem):
 @pytest.mark.parametrize(
     ("work", "message"),
     [
+        *((partial(PrimalDual, DescentProblem(3, 0.1), **given), words) for given, words in ARGUMENTS),
         (lambda: PrimalDual(DescentProblem(3, 0.1)).observe(torch.ones(3)), r"losses.*\(4,\).*\(3,\)"),
         (lambda: PrimalDual(DescentProblem(3, 0.1)).lagrangian(torch.ones(3)), r"losses.*\(4,\).*\(3,\)"),
         (
@@ -230,22 +261,101 @@ def observed(losses, *count, **problem):
         (lambda: observed([-2.0, -1.0, -0.5], form="ratio").step(), r"ratio.*\[-2\.0, -1\.0, -0\.5\].*'difference'"),
     ],
 )
-def test_losses_that_can_not_be_stepped_on(work, message):
+def test_bad_arguments_and_losses_that_can_not_be_stepped_on(work, message):
     with pytest.raises(InputError, match=message):
         work()
 
 
-def test_no_sample_is_no_error():
-    assert observed([0.0] * 4, 0).step() is False
-
-
 def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
     dual = PrimalDual(DescentProblem(2, 0.9), lr=1e307, optimizer="sgd")
-    dual.observe(torch.tensor([1.0, 1.0, 1.0]))
-    dual.step()
-    before = dual.multipliers
+    (before,) = advance(dual, [(torch.ones(3), 1.0)])
     assert before.isfinite().all() and before.max() > 1e306
-    dual.observe(torch.tensor([1e3, 1e3, 1e3]))
     with pytest.raises(NonFiniteLossError, match=r"multipliers.*overflow"):
-        dual.step()
-    assert torch.equal(dual.multipliers, before)
+        advance(dual, [(torch.full((3,), 1e3), 1.0)])
+    assert torch.equal(state_of(dual), before)
+
+
+# --- what a run is told of its end, on problems whose end is known
+
+
+def told(problem, losses, multipliers):
+    """The warnings of 60 reports of a run."""
+    outlook = Outlook(problem)
+    reports = [outlook.report(torch.tensor(losses(log)), torch.tensor(multipliers(log))) for log in range(60)]
+    return [(log, sentence) for log, said in enumerate(reports) for sentence in said]
+
+
+def test_what_all_constraints_ask_together_is_told_beside_what_is_reached():
+    problem = DescentProblem(3, [0.5, 0.2, 0.1])
+    ((log, found),) = told(problem, lambda log: [2.0, 1.5, 1.2, 1.0], lambda log: [0.0] * 4)
+    assert log == 10  # once, and not before it has been looked at for a while
+    assert "at most 0.72" in found and "2 at layer 0" in found and "It is 1, and does not come closer." in found
+
+
+CHAIN = partial(DescentProblem, 3, [0.5, 0.2, 0.1])
+PAPER = {"first": 1, "stop_gradient": False}
+
+
+@pytest.mark.parametrize(
+    ("problem", "losses", "multipliers"),
+    [
+        # From the first log after warm-up on, where the last loss is far above what is asked.
+        (CHAIN(), lambda log: [2.0, 1.5, 1.2, 0.7], lambda log: [0.0] * 4),
+        (CHAIN(), lambda log: [2.0, 1.5, 1.2, 0.77], lambda log: [0.0] * 4),
+        (CHAIN(), lambda log: [2.0, 1.5, 1.2, 0.72 + 0.9**log], lambda log: [0.0] * 4),
+        (DescentProblem(3), lambda log: [2.0, 1.5, 1.2, 3.0], lambda log: [0.0] * 4),
+        # The weight of layer 2 is negative, and the layer within its bound: the paper's form at its end.
+        (
+            DescentProblem(3, 0.2, 5.0, **PAPER),
+            lambda log: [6.0, 4.0, 2.0, 1.6 + 0.05 * (log % 2)],
+            lambda log: [0.0, 0.0, 0.0, 0.5],
+        ),
+        # Losses 2, 1.9 and 1.8 with α = ½: with the cap of 8 as the first loss the last may be 2.
+        (
+            DescentProblem(3, 0.5, 8.0, **PAPER),
+            lambda log: [6.0, 2.0, 1.9, 1.8],
+            lambda log: [0.0, 0.0, 0.1 * log, 0.1 * log],
+        ),
+        (
+            DescentProblem(2, 0.2, 5.0, **PAPER),
+            lambda log: [6.0, 4.5 + 2 * 0.9**log * (log % 4 > 1), 3.0],
+            lambda log: [0.5, 0.0, 0.0] if log % 4 > 1 else [0.0, 0.0, 0.5],
+        ),
+    ],
+    ids=[
+        *("reached", "nearly reached", "on its way", "plain training", "a negative weight"),
+        *("a bound that a higher first loss makes room for", "an overshoot that fades"),
+    ],
+)
+def test_a_run_on_its_way_is_told_nothing(problem, losses, multipliers):
+    assert told(problem, losses, multipliers) == []
+
+
+def test_a_resumed_run_does_not_say_it_again():
+    problem = DescentProblem(2, 0.5)
+    before, after = Outlook(problem), Outlook(problem)
+    losses = torch.tensor([1.0, 0.99, 0.98])
+    said = [before.report(losses, torch.tensor([0.0, 0.05, 0.05]) * step) for step in range(60)]
+    assert any(said)
+    after.load_state_dict(before.state_dict())
+    assert after.report(losses, torch.tensor([0.0, 3.0, 3.0])) == []
+
+
+def test_a_layer_that_is_raised_above_its_own_bound_is_named_once():
+    """Layer 1 is pushed up for layer 2's sake, and beyond its cap; then its multiplier pulls it back."""
+    ((log, sentence),) = told(
+        DescentProblem(2, 0.2, 5.0, **PAPER),
+        lambda log: [6.0, 4.5 + 2 * (log % 4 > 1), 3.0],
+        lambda log: [0.5, 0.0, 0.0] if log % 4 > 1 else [0.0, 0.0, 0.5],
+    )
+    assert log == 39 and "layer 1 was negative in 20 of the last 40 logs" in sentence
+    assert "lower the dual's learning rate or alpha" in sentence
+
+
+def test_without_the_gradient_of_the_other_side_no_layer_makes_room_for_the_next():
+    problem = DescentProblem(3, 0.5, 8.0, first=1, stop_gradient=True)
+    reports = told(problem, lambda log: [6.0, 2.0, 1.9, 1.8], lambda log: [0.0, 0.0, 0.1 * log, 0.1 * log])
+    said = [sentence for _, sentence in reports]
+    assert [sentence.split(" is violated")[0] for sentence in said[1:]] == ["constraint 2", "constraint 3"]
+    assert all("lower alpha or raise the cap" in sentence for sentence in said)
+    assert "allow it a loss of 1, and no layer has reached less than 1.8" in said[1]

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
@@ -107,13 +108,13 @@ def classifier(folder: Path, noise: Any = None, dropout: float = 0.0, **args) ->
     )
 
 
-def language(folder: Path, peft: LoraConfig | None = None, **args) -> DescentSFTTrainer:
+def language(folder: Path, peft: LoraConfig | None = None, model: Any = None, **args) -> DescentSFTTrainer:
     """Of texts of 4 to 10 tokens; in the first step those of the second of two ranks have no target at all."""
     torch.manual_seed(0)
-    rows = []
-    for place in range(SAMPLES):
-        ids = tokens(place, 4 + place % 7)
-        rows.append({"input_ids": ids, "labels": [-100] * len(ids) if place in (1, 3, 5, 7) else ids})
+    rows = [
+        {"input_ids": ids, "labels": [-100] * len(ids) if place in (1, 3, 5, 7) else ids}
+        for place, ids in enumerate(tokens(place, 4 + place % 7) for place in range(SAMPLES))
+    ]
     config = DescentSFTConfig(
         output_dir=str(folder),
         train_sampling_strategy="sequential",
@@ -121,7 +122,7 @@ def language(folder: Path, peft: LoraConfig | None = None, **args) -> DescentSFT
         **PLAIN | ADAM | {"gradient_checkpointing": False} | args,
     )
     return DescentSFTTrainer(
-        causal(attention_dropout=0.0),
+        causal(attention_dropout=0.0) if model is None else model,
         config,
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows[8:12]),
@@ -176,23 +177,18 @@ def outcome(trainer) -> dict:
     return found | {"losses": torch.tensor(logged, dtype=torch.float64)}
 
 
-def trained(name: str, folder: Path, size: int, accumulation: int, **args) -> dict:
+def trained(name: str, folder: Path, size: int, accumulation: int, start: str | None = None, **args) -> dict:
     trainer = MADE[name](folder, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, **args)
     trainer.objective.double()
-    trainer.train()
+    trainer.train(resume_from_checkpoint=start)
     assert trainer.model is trainer.objective.model.saved and trainer.model_wrapped is not trainer.model
     return outcome(trainer)
 
 
 def resumed(folder: Path) -> list[dict]:
     """A run, and one that goes on from its checkpoint in the second epoch."""
-    found, settings = [], {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    for start in (None, str(folder / "checkpoint-4")):
-        trainer = classifier(folder, save_strategy="steps", save_steps=4, **settings)
-        trainer.objective.double()
-        trainer.train(resume_from_checkpoint=start)
-        found.append(outcome(trainer))
-    return found
+    settings = {"size": 2, "accumulation": 2, "save_strategy": "steps", "save_steps": 4}
+    return [trained("classifier", folder, start=start, **settings) for start in (None, str(folder / "checkpoint-4"))]
 
 
 def fitted(trainer):
@@ -272,11 +268,9 @@ def duals(folder: Path) -> dict:
     found: dict[str, Any] = {name: run_scenario(name, [rank]) for name in SCENARIOS}
     dual = PrimalDual(DescentProblem(1, 0.1))
     dual.observe(torch.tensor([1.0, math.nan if rank else 1.0]))
-    try:
+    with pytest.raises(NonFiniteLossError) as raised:
         dual.step()
-    except NonFiniteLossError as error:
-        found["error"] = str(error)
-    return found
+    return found | {"error": str(raised.value)}
 
 
 # --- what goes wrong, and what goes over the wire
@@ -313,13 +307,9 @@ def poisoned(folder: Path) -> dict:
 
 def lowered(folder: Path, by: float) -> dict:
     """The second process's losses are lowered, so that its own means are negative."""
-
-    class Lowered(VideoDenoising):
-        def losses(self, prediction, target):
-            return super().losses(prediction, target) - by * distributed.get_rank()
-
     trainer = video(folder, per_device_train_batch_size=4, max_steps=2)
-    trainer.objective.task = Lowered()
+    losses = trainer.objective.task.losses
+    trainer.objective.task.losses = lambda *given: losses(*given) - by * distributed.get_rank()
     return ending(trainer, InputError)
 
 

@@ -73,12 +73,9 @@ def assert_same(one: object, other: object) -> None:
 def assert_same_end(one: Path, other: Path, last: str = "checkpoint-8") -> None:
     """Two runs end bit-equal: parameters, multipliers, slack, both optimizers and all records."""
     for name in ("model/model.safetensors", "dual.safetensors", f"{last}/model.safetensors"):
-        first, second = load_file(one / name), load_file(other / name)
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[key], second[key]) for key in first), name
+        assert_same(*(load_file(folder / name) for folder in (one, other)))
     for name in ("optimizer.pt", "scheduler.pt"):
-        first, second = (torch.load(folder / last / name, weights_only=True) for folder in (one, other))
-        assert_same(first, second)
+        assert_same(*(torch.load(folder / last / name, weights_only=True) for folder in (one, other)))
     assert_same(*(run_state(folder / last) for folder in (one, other)))
     assert rows(one) == rows(other)
     keys = [(row["step"], row["split"], row["layer"], row["metric"]) for row in map(json.loads, rows(one))]

@@ -94,18 +94,25 @@ def imdb(folder: Path, reviews: tuple[str, str] = ("bad <br /><br />film", "good
 def mnli(folder: Path, form: str = "glue", rows: list[tuple[str, str, str]] = ROWS) -> Path:
     """MNLI in one of its three published forms: "glue", "four" (columns) or "jsonl"; or "list", one of JSON."""
     folder.mkdir(exist_ok=True)
-    names = {"glue": ("train.tsv", "dev_matched.tsv"), "four": ("mnli_train.tsv", "mnli_val.tsv")}
-    names |= {"jsonl": ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl")}
-    names |= {"list": ("TRAIN.JSONL", "dev.jsonl")}
-    for name in names[form]:
-        if form == "glue":
-            lines = ["index\tsentence1\tsentence2\tgold_label"]
-            lines += ["\t".join(map(str, (place, *row))) for place, row in enumerate(rows)]
-        elif form == "four":
-            lines = ["sentence1\tsentence2\tlabel\tgenre", *("\t".join((*row, "slate")) for row in rows)]
-        else:
-            lines = [json.dumps(dict(zip(("sentence1", "sentence2", "gold_label"), row, strict=True))) for row in rows]
-        (folder / name).write_text(f"[{','.join(lines)}]" if form == "list" else "\n".join(lines) + "\n")
+    names = ("sentence1", "sentence2", "gold_label")
+    forms = {
+        "glue": (
+            ("train.tsv", "dev_matched.tsv"),
+            ["\t".join(("index", *names)), *("\t".join((str(place), *row)) for place, row in enumerate(rows))],
+        ),
+        "four": (
+            ("mnli_train.tsv", "mnli_val.tsv"),
+            ["sentence1\tsentence2\tlabel\tgenre", *("\t".join((*row, "slate")) for row in rows)],
+        ),
+        "jsonl": (
+            ("multinli_1.0_train.jsonl", "multinli_1.0_dev_matched.jsonl"),
+            [json.dumps(dict(zip(names, row, strict=True))) for row in rows],
+        ),
+    }
+    forms["list"] = (("TRAIN.JSONL", "dev.jsonl"), [f"[{','.join(forms['jsonl'][1])}]"])
+    files, lines = forms[form]
+    for file in files:
+        (folder / file).write_text("\n".join(lines) + "\n")
     return folder
 
 

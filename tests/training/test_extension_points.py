@@ -1,22 +1,43 @@
-"""Every public method of Transformers' and TRL's trainers: an override is called, or refused when a trainer is made."""
+"""What users of Transformers' and TRL's trainers have in their scripts works with ours: only the class's name differs.
+
+The steps are those of ``run_glue.py``, ``run_clm.py`` (Transformers 5.23) and ``sft.py`` (TRL 1.16). An override of any
+public method is called, or refused when a trainer is made.
+"""
 
 import ast
+import json
+import runpy
+import sys
+from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import trl
+from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from trl import SFTTrainer
+from trl.scripts import sft
 
-from descend import DescentTrainer
-from descend.errors import InputError
+from descend import DescentConfig, DescentTrainer, InputError
+from descend.results import CERTIFIED_FILE
+from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training import hf_hooks
 from descend.training.hf_hooks import NEVER_CALLED, REPLACED
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-from tests.support.networks import QUIET, network
+from tests.support.networks import QUIET, causal, network
 from tests.support.own import samples
-from tests.support.ranks import points
+from tests.support.ranks import fitted, points
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "trainer.md"
 
@@ -232,3 +253,241 @@ def test_overridden_loaders_are_what_is_read(tmp_path):
     assert alone.evaluate()["eval_loss"] > 0  # σ_x is that of the loader's data
     trained = points(tmp_path / "e", Loading, {"train_dataset": raw(16), "eval_dataset": None}, max_steps=2).train()
     assert trained.global_step == 2
+
+
+# --- scripts around Trainer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BLOCK = 51
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = learn_tokenizer(row["text"] for row in generate_reviews(200, 0))
+    made.model_input_names = ["input_ids", "attention_mask"]
+    made.eos_token = made.sep_token
+    return made
+
+
+def texts(tokenizer, count, seed):
+    """As `map` leaves them: the text and a number that no model takes are still there."""
+    rows = Dataset.from_list(generate_reviews(count, seed)).add_column("idx", list(range(count)))
+    return rows.map(lambda batch: tokenizer(batch["text"], truncation=True, max_length=60), batched=True)
+
+
+def blocks(tokenizer, count):
+    """`run_clm.py` joins all texts and cuts them into blocks, whose labels are their own tokens."""
+    ids = [token for row in generate_reviews(200, 1) for token in tokenizer(row["text"])["input_ids"]]
+    rows = [ids[start : start + BLOCK] for start in range(0, count * BLOCK, BLOCK)]
+    return Dataset.from_list([{"input_ids": row, "attention_mask": [1] * BLOCK, "labels": row} for row in rows])
+
+
+def classifier(tokenizer, most=64):
+    return network("distilbert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=most)
+
+
+def trainer(folder, tokenizer, kind=DescentTrainer, args=None, model=None, config=TrainingArguments, **given):
+    chosen = {"max_steps": 4, "per_device_train_batch_size": 8, "learning_rate": 1e-3, **QUIET, **(args or {})}
+    given = {"train_dataset": texts(tokenizer, 64, 0), "eval_dataset": texts(tokenizer, 40, 1)} | given
+    return kind(model or classifier(tokenizer), config(str(folder), **chosen), processing_class=tokenizer, **given)
+
+
+def language(folder, tokenizer, kind, args=None, **given):
+    """An evaluation of a language model as `run_clm.py` has it."""
+    data = {"train_dataset": blocks(tokenizer, 24), "eval_dataset": blocks(tokenizer, 16)}
+    data["data_collator"] = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    return trainer(folder, tokenizer, kind, args, causal(vocab_size=len(tokenizer)), **data | given)
+
+
+# --- examples
+
+
+def test_the_examples_differ_in_the_trainer_alone():
+    plain, ours = ((EXAMPLES / name).read_text().splitlines() for name in ("glue_trainer.py", "glue_descent.py"))
+    lines = [
+        line
+        for line in unified_diff(plain, ours, n=0, lineterm="")
+        if line[0] in "+-" and line[1:3] not in ("--", "++")
+    ]
+    assert [line for line in lines if '"""' not in line and "examples/" not in line and line[1:].strip()] == [
+        "-from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments",
+        "+from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments",
+        "+from descend import DescentTrainer",
+        "-trainer = Trainer(",
+        "+trainer = DescentTrainer(",
+    ]
+
+
+def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenizer, monkeypatch, capsys):
+    classifier(tokenizer, most=128).save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    (tmp_path / "data").mkdir()
+    for side, count, seed in (("train", 60, 0), ("validation", 30, 1)):
+        rows = [f"{row['text']}\t{row['label']}" for row in generate_reviews(count, seed)]
+        (tmp_path / "data" / f"{side}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    monkeypatch.setattr(sys, "argv", ["example", *(str(tmp_path / part) for part in ("start", "data", "out"))])
+    runpy.run_path(str(EXAMPLES / "glue_descent.py"), run_name="__main__")
+    assert "'eval_feasible'" in capsys.readouterr().out
+    kind = AutoModelForSequenceClassification
+    trained, started = (kind.from_pretrained(tmp_path / side).parameters() for side in ("out", "start"))
+    assert not any(torch.equal(one, other) for one, other in zip(trained, started, strict=True))
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("the film was good")["input_ids"]
+
+
+def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
+    """The script as TRL installs it, from its command line to the saved model."""
+    causal(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    (tmp_path / "data").mkdir()
+    for side, count in (("train", 16), ("test", 8)):
+        rows = [json.dumps({"text": row["text"]}) for row in generate_reviews(count, 3)]
+        (tmp_path / "data" / f"{side}.jsonl").write_text("\n".join(rows))
+    monkeypatch.setattr(trl, "SFTTrainer", DescentSFTTrainer)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    flags = f"--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out "
+    flags += "--max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1 "
+    flags += "--use_cpu --bf16 false --report_to none --use_peft --lora_target_modules q_proj v_proj --dtype float32"
+    sft.main(*sft.make_parser().parse_args_and_config(flags.split()))
+    assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
+    state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+    names = {name for row in state["log_history"] for name in row}
+    assert {"loss", "mean_token_accuracy", "entropy", "num_tokens", "eval_mean_token_accuracy"} <= names
+    assert "multiplier/1" in names
+
+
+# --- predictions and metrics
+
+
+PADDED = Dataset.from_list([{"input_ids": list(range(5, 8 + place))} for place in range(6)])
+"""Texts of 3 to 8 tokens."""
+
+
+@pytest.mark.parametrize(
+    ("made", "args", "given"),
+    [
+        (trainer, {}, {}),
+        (language, {}, {"compute_metrics": None}),
+        (language, {}, {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(dim=-1)}),
+        (
+            language,
+            {},
+            {"preprocess_logits_for_metrics": lambda logits, labels: (logits.argmax(-1), logits.logsumexp(-1))},
+        ),
+        (language, {"eval_do_concat_batches": False}, {}),
+        (language, {"per_device_eval_batch_size": 2}, {"eval_dataset": PADDED}),
+    ],
+    ids=["classifier", "predict", "argmax", "tuple", "left apart", "padded"],
+)
+def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokenizer, made, args, given):
+    found = {}
+    for kind in (Trainer, DescentTrainer):
+        seen = found[kind] = []
+
+        def compute(prediction, seen=seen):
+            seen.append((prediction.predictions, prediction.label_ids))
+            return {"batches": len(seen)}
+
+        settings = {"per_device_eval_batch_size": 6} | args
+        one = made(tmp_path, tokenizer, kind, settings, **{"compute_metrics": compute} | given)
+        metrics = one.evaluate()
+        assert metrics.get("eval_batches", 0) == len(seen)
+        predicted = one.predict(one.eval_dataset)
+        seen.append((predicted.predictions, predicted.label_ids))
+    for theirs, ours in zip(*found.values(), strict=True):
+        for one, other in zip(*(torch.utils._pytree.tree_leaves(each) for each in (theirs, ours)), strict=True):
+            np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-4, atol=1e-5)
+
+
+def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
+    """Names that compute_metrics gives are kept; data given by hand, a test set, leave no trace."""
+    sets = {"one": texts(tokenizer, 20, 1), "two": texts(tokenizer, 30, 2)}
+    metric = lambda given: {"eval_one_f1": 0.5, "shape": float(given.predictions.ndim)}  # noqa: E731
+    prepare = {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(-1), "compute_metrics": metric}
+    ours = trainer(tmp_path, tokenizer, eval_dataset=sets, **prepare)
+    metrics = ours.evaluate()
+    assert {"eval_one_loss", "eval_two_loss", "eval_two_feasible", "eval_two_samples_per_second"} <= metrics.keys()
+    assert metrics["eval_one_f1"] == 0.5 and metrics["eval_one_shape"] == 1
+    written = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert {row["split"] for row in written} == {"validation one", "validation two"}
+    before = ours.verdict
+    for given in (sets["one"], "one"):
+        assert ours.evaluate(given)["eval_loss"] == pytest.approx(metrics["eval_one_loss"])
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(written) and ours.verdict is before
+
+
+def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_path, tokenizer):
+    """What compute_metrics returns is known when it was called: in a warm-up, too."""
+    args = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, "dual_warmup_steps": 1}
+    made = partial(trainer, tmp_path, tokenizer, config=DescentConfig, compute_metrics=lambda _: {"share": 0.5})
+    with pytest.raises(InputError, match=r"accuracy, .*loss, .*share.*; got 'f1'"):
+        made(args=args | {"metric_for_best_model": "f1"}).train()
+    ours = fitted(made(args=args | {"metric_for_best_model": "share"}))
+    assert ours.state.best_metric == 0.5
+
+
+# --- data
+
+
+def test_streams_and_samples_made_when_fetched(tmp_path, tokenizer):
+    stream = texts(tokenizer, 64, 0).to_iterable_dataset()
+    ours = fitted(trainer(tmp_path, tokenizer, train_dataset=stream, noise=0.5))
+    assert ours.state.global_step == 4 and ours.evaluate()["eval_loss"] > 0
+    lazy = Dataset.from_list(generate_reviews(32, 0)).with_transform(
+        lambda rows: {**tokenizer(rows["text"], truncation=True, max_length=60), "labels": rows["label"]}
+    )
+    made = fitted(trainer(tmp_path, tokenizer, train_dataset=lazy, noise=0.5, args={"remove_unused_columns": False}))
+    assert made.sigma > 0
+
+
+# --- the trainer's model
+
+
+class Look(TrainerCallback):
+    """The models that callbacks see."""
+
+    def __init__(self):
+        self.seen = []
+
+    def look(self, args, state, control, model=None, **kwargs):
+        self.seen.append(model)
+
+    on_train_begin = on_step_end = on_evaluate = on_save = on_train_end = look
+
+
+class Rates(DescentTrainer):
+    """An optimizer by the names of the model's parameters."""
+
+    def create_optimizer(self):
+        named = list(self.model.named_parameters())
+        head = [each for name, each in named if name.startswith("classifier.")]
+        rest = [each for name, each in named if not name.startswith("classifier.")]
+        self.optimizer = torch.optim.AdamW([{"params": head, "lr": 1e-2}, {"params": rest, "lr": 1e-3}])
+        return self.optimizer
+
+
+def test_the_trainers_model_is_the_users_before_in_and_after_training(tmp_path, tokenizer):
+    model, look = classifier(tokenizer), Look()
+    args = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "bf16": True}
+    args |= {"neftune_noise_alpha": 5.0}
+    ours = trainer(tmp_path, tokenizer, Rates, args, model, callbacks=[look])
+    batch = tokenizer(["the film was good", "dull"], padding=True, return_tensors="pt")
+    batch["labels"] = torch.tensor([1, 0])
+    forward = model.forward
+    for _ in range(2):
+        predicted = ours.predict(texts(tokenizer, 4, 2).remove_columns("label"))
+        assert predicted.predictions.shape == (4, 2) and predicted.label_ids is None
+        ours.train()
+        assert len(ours.optimizer.param_groups[0]["params"]) == 2 and ours.model is model
+    ours.evaluate()
+    assert ours.model is ours.callback_handler.model is model and {id(each) for each in look.seen} == {id(model)}
+    assert len(look.seen) == 2 * (1 + 4 + 2 + 2 + 1) + 1
+    assert not ours.model.training, "as Trainer leaves it after an evaluation"
+    found = ours.model(**batch)
+    assert found.loss.dtype == torch.float32 and torch.equal(found.loss, ours.model(**batch).loss)
+    assert ours.model.forward == forward and ours.model.num_parameters() > 0 and ours.state.total_flos > 0
+    certified = tmp_path / CERTIFIED_FILE
+    certified.write_text('{"threshold": 0.9, "risk": 0.1, "confidence": 0.9, "noise": 0}')  # of the weights before
+    ours.save_model()
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in ours.model.state_dict().items())
+    assert not certified.exists()

@@ -1,4 +1,4 @@
-"""What a run has written outlives kills, signals, full and faulty disks; and nobody else writes there meanwhile.
+"""What a run has written outlives kills, signals, full and faulty disks, and so do files of somebody else beside it.
 
 `benchmarks/kill_test.py` and `benchmarks/soak.py` are the same at length.
 """
@@ -17,9 +17,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from descend import InputError, evaluate
 from descend.results import locked
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, seal
+from tests.support.own import samples
+from tests.support.ranks import points
 from tests.support.runs import TINY, assert_same, assert_same_end, refused, rows, run_state, stop_after, train
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": ""}
@@ -63,26 +66,22 @@ def test_a_run_that_is_killed_at_any_moment_goes_on_bit_equal():
     assert any(met != "over already" for one in tries for _, met in one["kills"])
 
 
-def test_a_run_that_was_killed_before_it_wrote_anything_starts(finished, tmp_path, capsys):
-    (left := tmp_path / "part" / "run" / ".descend-part").mkdir(parents=True)
-    out = left.parent
+def test_a_run_that_ended_before_its_first_checkpoint_is_started_over(finished, tmp_path, capsys):
+    """After a fault, and then a kill; at its end one while the card was written is made up for."""
+    out = tmp_path / "run"
+    assert "step 1: the loss of layer [0, 1, 2] is not finite" in ended(capsys, 1, out, "--noise", "1e30")
+    assert str(out) in ended(capsys, 2, out)
+    (out / ".descend-part").mkdir()
     for name in (".descend-lock", ".descend-part-config.json"):
         (out / name).touch()
         os.utime(out / name, (0, 0))
     assert train(out, "--resume") == 0
     assert f"{out} has no whole checkpoint to go on from: training from the start." in capsys.readouterr().err
     assert_same_end(out, finished)
-    assert {path.name for path in out.iterdir()} == {path.name for path in finished.iterdir()}  # no lock, no part
-
-
-def test_a_run_that_was_killed_while_its_card_was_written_is_resumed(finished, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(finished, out)
     (out / "model" / "README.md").rename(out / "model" / ".descend-part-1-README.md")
     assert train(out, "--resume") == 0
-    assert_same_end(out, finished)
     files = ({path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, finished))
-    assert next(files) == next(files)
+    assert next(files) == next(files)  # no lock, no part
 
 
 # --- checkpoints
@@ -333,14 +332,6 @@ def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypat
     )
 
 
-def test_a_run_that_failed_in_its_first_steps_can_be_started_over(finished, tmp_path, capsys):
-    out = tmp_path / "run"
-    assert "step 1: the loss of layer [0, 1, 2] is not finite" in ended(capsys, 1, out, "--noise", "1e30")
-    assert str(out) in ended(capsys, 2, out)
-    assert train(out, "--resume") == 0
-    assert_same_end(out, finished)
-
-
 def test_a_run_that_comes_apart_keeps_its_last_checkpoint_and_the_state_before_the_fault(tmp_path, capsys):
     """Also where one checkpoint is all that is kept."""
     flags = ["--save-total-limit", "1", "--dual-optimizer", "sgd", "--dual-lr", "1e306", "--dual-warmup-steps", "4"]
@@ -350,8 +341,6 @@ def test_a_run_that_comes_apart_keeps_its_last_checkpoint_and_the_state_before_t
     assert line.endswith("train into another folder; --resume goes on from checkpoint-3.")
     assert {path.name for path in out.iterdir()} == {"config.json", "records.jsonl", "checkpoint-3", "stopped-5"}
     assert damage(out / "checkpoint-3") is None and damage(out / "stopped-5") is None
-    state = json.loads((out / "stopped-5" / "trainer_state.json").read_text())
-    assert state["global_step"] == 5
     assert max(run_state(out / "stopped-5")["dual"]["multipliers"]) > 1e300
 
 
@@ -376,3 +365,118 @@ def test_multipliers_that_are_no_numbers_end_the_run_in_words(tmp_path, capsys):
     line = ended(capsys, 1, tmp_path / "run", *flags, steps=2, every=1)
     assert line.startswith("descend: step ") and "the multipliers would overflow" in line
     assert "train into another folder; " in line
+
+
+# --- files of somebody else: each stays as it was, and what is refused says why
+
+trainer = partial(points, save_strategy="steps", save_steps=2)
+
+
+def put(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+def whole(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+PLAIN = {f"checkpoint-4/{name}": "{}" for name in ("trainer_state.json", "model.safetensors", "training_args.bin")}
+BESIDE = {
+    **{"report.html": "<h1>mine</h1>", "summary.json": '{"mine": 1}', "groups.json": "[1]", "decisions.json": "[2]"},
+    **{"frames.npz": "mine", "on-paper/summary.json": "{}", "train_losses.json": "[3]"},
+    **{".part/draft.txt": "my draft", "records.part.jsonl": "mine", ".lock": "mine", "damaged-checkpoint-2/a": "mine"},
+}
+IN_THE_WAY = {
+    "records.jsonl": {"records.jsonl": '{"id": 1, "text": "mine"}\n'},
+    "best_feasible": {"best_feasible/model.safetensors": "mine"},
+    "checkpoint-4": PLAIN,
+}
+
+
+@pytest.mark.parametrize(
+    ("work", "name"), [*(("train", name) for name in IN_THE_WAY), *(("evaluate", name) for name in [*IN_THE_WAY][:2])]
+)
+def test_what_would_be_replaced_is_refused_before_any_work(tmp_path, work, name):
+    put(tmp_path, IN_THE_WAY[name])
+    before = whole(tmp_path)
+    with pytest.raises(InputError, match=f"holds {name}, .* did not write.* Choose another output_dir, or move it"):
+        getattr(trainer(tmp_path), work)()
+    assert whole(tmp_path) == before
+
+
+def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tmp_path):
+    put(tmp_path, BESIDE)
+    ours = trainer(tmp_path, save_total_limit=1, eval_strategy="steps", eval_steps=2)
+    for _ in range(2):
+        ours.train()
+        evaluate(ours, samples(16, 2), out=tmp_path / "judged")
+        assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
+        assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
+    # What a person laid beside the best model is not ours, and the model is.
+    ours._keep_best_feasible(-1, 1.0)
+    put(tmp_path, {"best_feasible/notes.txt": "mine"})
+    with pytest.raises(InputError, match="best_feasible"):
+        ours.train()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            True,
+            r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
+        ),
+        ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
+        ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
+        ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
+    ],
+)
+def test_resuming_from_what_is_no_checkpoint_of_ours_says_what_it_is(tmp_path, given, words):
+    put(tmp_path / "plain", PLAIN)
+    before = whole(tmp_path)
+    checkpoint = given if given is True else str(tmp_path / "plain" / given)
+    with pytest.raises(InputError, match=words):
+        trainer(tmp_path / "plain").train(resume_from_checkpoint=checkpoint)
+    assert whole(tmp_path) == before
+
+
+def test_a_damaged_checkpoint_is_renamed_and_another_trainers_that_is_to_come_refused(tmp_path):
+    trainer(tmp_path).train()
+    put(tmp_path, {"checkpoint-3/trainer_state.json": "{}", "damaged-checkpoint-4/a": "mine"})
+    manifest = tmp_path / "checkpoint-4" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:40])
+    with pytest.raises(InputError, match="holds checkpoint-3, "):
+        trainer(tmp_path).train(resume_from_checkpoint=True)
+    shutil.rmtree(tmp_path / "checkpoint-3")
+    trainer(tmp_path).train(resume_from_checkpoint=True)
+    assert damage(tmp_path / "checkpoint-4") is None and whole(tmp_path / "damaged-checkpoint-4") == {"a": b"mine"}
+    with pytest.raises(InputError, match="checkpoint-4-2 is damaged"):
+        trainer(tmp_path).train(resume_from_checkpoint=str(tmp_path / "damaged-checkpoint-4-2"))
+
+
+def test_the_end_of_training_deletes_no_checkpoint_of_somebody_else(tmp_path, caplog):
+    """Where one checkpoint is to be kept and a best one is known, Transformers deletes all others there."""
+    every = {"save_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+    trainer(tmp_path, max_steps=2, **every).train()
+    put(tmp_path, {"checkpoint-0/trainer_state.json": "{}", "checkpoint-1/notes.txt": "mine"})
+    ours = trainer(tmp_path, save_total_limit=1, **every)
+    ours.train(resume_from_checkpoint=True)
+    best = Path(ours.state.best_model_checkpoint).name
+    kept = {"checkpoint-0", "checkpoint-1", "checkpoint-4", best}  # the last one and the best are two at most
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == kept and ours.args.save_total_limit == 1
+    assert (tmp_path / "checkpoint-1" / "notes.txt").read_text() == "mine"
+    assert caplog.text.count("checkpoint-1 holds what Descend did not write. It stays") == 1
+    assert "eval_loss" in ours.evaluate()  # another trainer's checkpoint is in its way no more than in a run's
+    with pytest.raises(InputError, match=r"holds checkpoint-0, .* did not write"):
+        trainer(tmp_path).train()
+
+
+def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path, capsys):
+    assert train(tmp_path / "run", steps=2) == 0
+    assert train(tmp_path / "run", "--resume", steps=3) == 0  # all files of the model are known
+    put(tmp_path / "run", {"model/my_notes.txt": "mine"})
+    assert train(tmp_path / "run", "--resume", steps=4) == 2
+    assert "holds model/my_notes.txt, which Descend may replace" in capsys.readouterr().err
+    assert (tmp_path / "run" / "model" / "my_notes.txt").read_text() == "mine"

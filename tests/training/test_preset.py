@@ -157,8 +157,6 @@ def test_every_step_is_that_by_hand(tmp_path, recipe, settings):
     method, seen, traced = settings["method"], [], []
     preset = paper(recipe, method)
     level, tied = preset.settings["noise"], preset.settings.get("tied")
-    assert preset.settings.get("noise_is") == noise.get("noise_is")
-    assert tied is {"video-ut": True, "video-dust": False}.get(recipe)
 
     def collate(samples):
         seen.append(samples)
@@ -199,7 +197,6 @@ def test_every_step_is_that_by_hand(tmp_path, recipe, settings):
         if "violation/3" in log:
             expected |= {"violation/3": losses[3] - (1 - loop.alpha) * losses[2]}
         assert {name: log[name] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-7)
-        assert ("multiplier/1" in log) == (method == "constrained")
     assert ("violation/3" in logs[-1]) == (method == "constrained")
 
 

@@ -45,15 +45,11 @@ def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path):
         "never binding": {"alpha": "0.01", "cap": 1e9},
         "warming up": {"alpha": "0.6", "dual_warmup_steps": 2.0},  # its first dual step comes after its last of three
     }
-    found = {}
-    for name, args in cases.items():
-        trainer = denoiser(tmp_path / name, depth=1, **args)  # a first layer descends, untrained
-        trainer.train()
-        if name == "never binding":
-            assert trainer.dual.multipliers.tolist() == [0, 0]
-        found[name] = weights(trainer)
-    assert torch.equal(found["erm"], found["warming up"])
-    assert torch.equal(found["erm"], found["never binding"])
+    # A first layer descends, untrained.
+    ended = {name: fitted(denoiser(tmp_path / name, depth=1, **args)) for name, args in cases.items()}
+    assert ended["never binding"].dual.multipliers.tolist() == [0, 0]
+    assert torch.equal(weights(ended["erm"]), weights(ended["warming up"]))
+    assert torch.equal(weights(ended["erm"]), weights(ended["never binding"]))
 
 
 # --- half precision
@@ -68,9 +64,8 @@ def test_losses_are_summed_in_single_precision_under_autocast(tmp_path, name, se
         given = settings | {"bf16": half, "max_steps": 3, "per_device_train_batch_size": 8}
         trainer = ranks.MADE[name](tmp_path / str(half), **given)
         seen = []
-        forward = trainer.objective.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1]))
+        trainer.objective.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1]))
         trainer.train()
-        forward.remove()
         assert {each.lagrangian.dtype for each in seen} == {torch.float32}
         assert trainer.dual.multipliers.dtype == torch.float64
         sums = torch.tensor([list(each.sums) for each in seen if not each.first])
@@ -294,14 +289,11 @@ def test_logs_name_every_layer_and_every_key_is_on_the_page(logged):
     assert {name for name in named if "/" in name} <= keys
 
 
-def test_records_have_their_fields_and_each_row_once(logged):
-    found = rows(logged[1])
-    fields = ("run", "step", "split", "layer", "noise", "metric", "value")
-    assert {(tuple(row), row["run"], row["noise"]) for row in found} == {(fields, "run", 0.8)}
-    counts = Counter((row["step"], row["split"], row["layer"], row["metric"]) for row in found)
+def test_records_have_each_row_once(logged):
+    counts = Counter((row["step"], row["split"], row["layer"], row["metric"]) for row in rows(logged[1]))
     assert set(counts.values()) == {1}
-    validation = {(row["step"], row["metric"]) for row in found if row["split"] == "validation"}
-    assert validation == {(step, metric) for step in (2, 4) for metric in ("loss", "rmse")}
+    measured = {(step, metric) for step, split, _, metric in counts if split == "validation"}
+    assert measured == {(step, metric) for step in (2, 4) for metric in ("loss", "rmse")}
 
 
 def test_logged_losses_are_means_since_the_last_log(logged, tmp_path):
@@ -357,8 +349,6 @@ def test_evaluation_moves_no_random_number(tmp_path):
     before = torch.get_rng_state(), random.getstate()
     trainer.evaluate()
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
-    trainers = [fitted(denoiser(tmp_path / each, eval_strategy=each, eval_steps=1)) for each in ("steps", "no")]
-    assert torch.equal(*map(weights, trainers))
 
 
 def test_the_violation_that_is_logged_is_the_worst_in_force_the_caps_too(tmp_path):
