@@ -216,6 +216,8 @@ OTHERS = [
     ("denoise RUN --data IMAGES --out OUT --noise -1", "noise must be a level γ"),
     ("denoise RUN --data IMAGES --out IMAGES", "must be a new or an empty folder"),
     ("denoise EXPORT --data IMAGES --out OUT", "give the run that it was exported from"),
+    ("denoise EXPORT --data IMAGES --out OUT --model best_feasible", "EXPORT has no model 'best_feasible'"),
+    ("evaluate EXPORT", "are written by descend denoise EXPORT --data PATH"),
     ("denoise TEXT --data IMAGES --out OUT", "expected a run folder of a video recipe, a folder with a denoiser"),
     ("sweep video-ut --data generated --trials 1 --out FILE", "FILE is a file"),
     ("reproduce figure-2", "no command 'reproduce'; descend --help lists them"),
