@@ -33,21 +33,22 @@ def test_recipes_are_listed_and_no_command_is_as_good_as_help(capsys):
 
 
 @pytest.mark.parametrize(
-    ("argv", "same"),
+    ("argv", "again"),
     [
-        (["complete", "RUN", "--prompts", "a b.json", "--out", "answers.json"], True),
-        (["complete", "--compare=a.json", "--out", "page"], False),  # nothing is lost
-        (["sweep", "video-ut", "--trials", "3", "--out", "search"], True),
-        (["evaluate", "RUN"], False),
+        (["train", "video-ut", "--resume", "--out", "a part"], "train video-ut --out 'a part' --resume"),
+        (["complete", "RUN", "--prompts", "a b.json", "--out", "c"], "complete RUN --prompts 'a b.json' --out c"),
+        (["complete", "--compare=a.json", "--out", "page"], None),  # nothing is lost
+        (["sweep", "video-ut", "--trials", "3", "--out", "search"], "sweep video-ut --trials 3 --out search"),
+        (["evaluate", "RUN"], None),
     ],
 )
-def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, same):
+def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, again):
     def interrupted(words):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(COMMANDS, argv[0], interrupted)
     _, line = said(capsys, *argv, status=130)
-    assert line == "descend: interrupted." + (f" Go on with: descend {shlex.join(argv)}" if same else "") + "\n"
+    assert line == "descend: interrupted." + (f" Go on with: descend {again}" if again else "") + "\n"
 
 
 # --- the demo
