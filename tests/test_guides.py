@@ -165,10 +165,6 @@ def test_the_guide_to_your_own_model(tmp_path, monkeypatch):
 # --- README
 
 
-def test_it_is_short():
-    assert len(README.read_text("utf-8").splitlines()) <= 110
-
-
 def test_in_place_of_trainer(tmp_path):
     """README's first Python block, around a small classifier and a script's own variables."""
     tokenizer = review_tokenizer()

@@ -7,7 +7,7 @@ import json
 import os
 import struct
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -37,14 +37,6 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
 trees = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
-
-
-def refused_or(call, *given):
-    """What a call gives; None where it refuses its input, and nothing else may be raised."""
-    try:
-        return call(*given)
-    except InputError:
-        return None
 
 
 @contextmanager
@@ -154,7 +146,8 @@ def test_whatever_a_file_holds_its_reader_refuses_it_in_words_or_reads_it(files,
     file.write_bytes(data.draw(content))
     try:
         for read in READERS[name]:
-            refused_or(read, file)
+            with suppress(InputError):  # and nothing else may be raised
+                read(file)
     finally:
         file.write_bytes(whole)
 
@@ -162,9 +155,12 @@ def test_whatever_a_file_holds_its_reader_refuses_it_in_words_or_reads_it(files,
 # --- JSON and text
 
 
+DEEP = "[" * reading.MOST_DEPTH + "]" * reading.MOST_DEPTH
+
+
 @pytest.mark.parametrize(
     "content",
-    ["[" * 100_000, "[" * 900 + "]" * 900, '{"a":' * 100 + "1" + "}" * 100, "1" * 5000, "", "\0", "[1,", "\ufeff{"],
+    ["[" * 100_000, f"[{DEEP}]", '{"a":' * 100 + "1" + "}" * 100, "1" * 5000, "", "\0", "[1,", "\ufeff{"],
 )
 def test_json_that_is_none_or_too_deep_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
@@ -176,10 +172,7 @@ def test_json_that_is_none_or_too_deep_is_refused(tmp_path, content):
 
 
 def test_deep_json_up_to_the_bound_is_read():
-    deep = "[" * reading.MOST_DEPTH + "]" * reading.MOST_DEPTH
-    assert json.dumps(parse_json(deep)) == deep
-    with pytest.raises(ValueError, match="too deep"):
-        parse_json(f"[{deep}]")
+    assert json.dumps(parse_json(DEEP)) == DEEP
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from descend import configure
-from descend.errors import InputError
 from reproduction.cells import ARMS, FIXED, FORMS, PAPER_ARMS, SEARCH, SEARCHED, cells, search_key
 from reproduction.grids import SCALES
 
@@ -118,5 +117,3 @@ def test_every_command_is_one_that_descend_accepts(tmp_path):
             done.add((cell.recipe, cell.arm))
             configured = configure(cell.recipe, **cell.settings, output_dir=str(tmp_path / cell.name), use_cpu=True)
             assert configured.arguments.method == cell.settings["method"]
-    with pytest.raises(InputError):
-        configure("video-ut", data="generated", output_dir=str(tmp_path / "wrong"), dual_optimiser="sgd")

@@ -117,32 +117,23 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path, caplog):
+def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path):
     run, file = tmp_path / "run", tmp_path / "run" / "model" / CARD_FILE
-    assert train(run, "--noise-is", "variance", steps=3) == 0
+    assert train(run, steps=3) == 0
     first = ModelCard.load(file)
     assert first.data.library_name == "descend" and not first.data.eval_results
-    said = (
-        "on the validation data",
-        "descend train video-ut",
-        "γ = 0.8, where γσ_x is the variance, on the pixels and",
-    )
-    assert all(words in first.text for words in said)
+    assert "on the validation data" in first.text and "descend train video-ut" in first.text
     assert main(["evaluate", str(run), "--noise", "0,0.8"]) == 0
     second = ModelCard.load(file)
     assert len(second.data.eval_results) == 2 and read_summary(run).verdict in second.text
     assert second.text.count("on the pixels") == 2 and "input embedding" not in second.text
-    # The evaluation of another checkpoint belongs to that one's card, and a user's card is never replaced.
+    # The evaluation of another checkpoint belongs to that one's card.
     shutil.copytree(run / "model", run / "best_feasible")
     shutil.copy(run / "dual.safetensors", run / "best_feasible")
-    theirs = file.read_text().replace("tags:", "license: mit\ntags:")
-    file.write_text(theirs)
-    for model, told in (("best_feasible", 0), ("model", 1)):
-        assert main(["evaluate", str(run), "--noise", "0", "--model", model]) == 0
-        assert file.read_text() == theirs and caplog.text.count("was edited") == told
+    before = file.read_text()
+    assert main(["evaluate", str(run), "--noise", "0", "--model", "best_feasible"]) == 0
+    assert file.read_text() == before
     assert ModelCard.load(run / "best_feasible" / CARD_FILE).data.eval_results
-    assert train(run, "--resume", "--noise-is", "variance", steps=3) == 0
-    assert file.read_text() == theirs and caplog.text.count("was edited") == 2
 
 
 COMMANDS = [
