@@ -284,28 +284,24 @@ def test_a_data_set_may_be_a_link_and_links_inside_it_may_stay_inside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "link", "leads"),
+    ("read", "make", "link", "leads"),
     [
-        (lambda root: find_clips(root, "train"), "training/01", "frames/01"),
-        (lambda root: find_clips(root, "test"), "testing/frames", "frames"),
-        (lambda root: find_clips(root, None), "a.avi", "a.avi"),
-        (read_mnli, "train.tsv", "mnli/train.tsv"),
-        (read_imdb, "aclImdb", "imdb"),  # the folder that the archive unpacks to
-        (read_imdb, "train/pos/2.txt", "imdb/train/pos/0_1.txt"),
+        (lambda root: find_clips(root, "train"), Path.mkdir, "training/01", "frames/01"),
+        (lambda root: find_clips(root, "test"), Path.mkdir, "testing/frames", "frames"),
+        (lambda root: find_clips(root, None), Path.mkdir, "a.avi", "a.avi"),
+        (read_mnli, mnli, "train.tsv", "mnli/train.tsv"),
+        (read_imdb, Path.mkdir, "aclImdb", "imdb"),  # the folder that the archive unpacks to
+        (read_imdb, imdb, "train/pos/2.txt", "imdb/train/pos/0_1.txt"),
     ],
 )
-def test_no_reader_of_data_sets_is_led_out_unless_it_is_allowed(tmp_path, monkeypatch, read, link, leads):
+def test_no_reader_of_data_sets_is_led_out_unless_it_is_allowed(tmp_path, monkeypatch, read, make, link, leads):
     outside, root = tmp_path / "outside", tmp_path / "data"
     write_frames(outside / "frames" / "01")
     write_video(outside / "a.avi", 3)
     mnli(outside / "mnli")
     imdb(outside / "imdb", ("bad film", "a secret"))
-    if read is read_mnli:
-        mnli(root)
-    elif link.startswith("train/"):
-        imdb(root)
-    else:
-        (root / link).parent.mkdir(parents=True)
+    make(root)
+    (root / link).parent.mkdir(exist_ok=True)
     (root / link).unlink(missing_ok=True)
     (root / link).symlink_to(outside / leads)
     with pytest.raises(InputError, match="out of") as caught:

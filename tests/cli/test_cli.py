@@ -1,6 +1,5 @@
 """The command line: recipes, the demo, what it says and completes; wrong input is in tests/run/test_refusals.py."""
 
-import errno
 import json
 import logging
 import os
@@ -109,17 +108,6 @@ def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
     assert warning.startswith("WARNING: ") and f"give --noise {25 / 255 / sigma:.2g}." in warning
     assert after == f"How many layers suffice: descend evaluate {tmp_path / 'run'}"
     assert said(capsys, *train, tmp_path / "again", "--quiet")[1] == f"{warning}\n"
-
-
-def test_no_space_is_one_line_and_leaves_no_half_file(capsys, tmp_path, monkeypatch):
-    def full(source, target):
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
-
-    monkeypatch.setattr(os, "replace", full)
-    _, err = said(capsys, "train", *BRIEF, "--quiet", "--out", tmp_path / "run", status=1)
-    file = tmp_path / "run" / "config.json"
-    assert err.startswith(f"descend: {file} can't be written: No space left on device")
-    assert err.endswith("--resume\n") and not file.exists()
 
 
 def test_an_infeasible_end_is_loud(capsys, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import refused
+from tests.support.runs import TINY, refused
 from tests.support.sources import image_folder, write_frames, write_video
 
 TRAINED = [
@@ -234,6 +234,10 @@ OTHERS = [
     (
         "train video-ut --data generated --out OUT --out RUN",
         "RUN exists; choose another with --out, or resume the run with --resume.",
+    ),
+    (
+        f"train {' '.join(TINY)} --out RUN --max-steps 8 --save-steps 3 --resume --learning-rate 0.1 --depth 3",
+        "was made with other settings: depth (was 2, now 3), learning_rate (was 0.003, now 0.1)",
     ),
     (
         "train video-ut --data generated --out OUT --data SHORT --window 2",
