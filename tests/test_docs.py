@@ -66,35 +66,34 @@ MAIN = [
 ]
 
 
-@pytest.fixture(scope="module")
-def pages():
-    if not (SITE / "index.html").is_file():
-        pytest.skip("make docs builds the site")
-    return SITE
+built = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="make docs builds the site")
 
 
+@built
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_axe_finds_nothing_and_no_page_is_wider_than_the_screen(pages, browser, width, scheme):
+def test_axe_finds_nothing_and_no_page_is_wider_than_the_screen(browser, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
     for name in MAIN:
-        page.goto((pages / f"{name}.html").as_uri())
+        page.goto((SITE / f"{name}.html").as_uri())
         violations = Axe().run(page).response["violations"]
         assert [(name, each["id"], each["nodes"][0]["html"]) for each in violations] == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     context.close()
 
 
-def test_every_tutorial_ran(pages):
+@built
+def test_every_tutorial_ran():
     """All but that on a pretrained model, which needs weights and texts; its page says so."""
     for script in (ROOT / "docs" / "tutorials").glob("*.py"):
-        page = (pages / "gallery" / "tutorials" / f"{script.stem}.html").read_text("utf-8")
+        page = (SITE / "gallery" / "tutorials" / f"{script.stem}.html").read_text("utf-8")
         ran = re.search(r"Total running time of the script:</strong> \(\d+ minutes [\d.]+ seconds\)", page)
         assert ran or (script.stem == "layers" and "elsewhere it shows the commands alone" in page), script
 
 
-def test_every_key_of_the_files_has_a_row(pages):
+@built
+def test_every_key_of_the_files_has_a_row():
     """The tables come from the classes; here from a summary that a class writes."""
-    page = (pages / "reference" / "files.html").read_text("utf-8")
+    page = (SITE / "reference" / "files.html").read_text("utf-8")
     keys = set(re.findall(r'<code class="docutils literal notranslate"><span class="pre">(\w+)</span></code>', page))
     assert Summary.model_fields.keys() | RunConfig.model_fields.keys() - {"schema_version"} <= keys | {"schema_version"}

@@ -26,11 +26,7 @@ def choices(scale):
     }
 
 
-@pytest.fixture(params=SCALES)
-def scale(request):
-    return SCALES[request.param]
-
-
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_names_are_unique_and_hold_no_path(scale):
     for chosen in ({}, choices(scale)):
         planned = cells(scale, chosen)
@@ -46,6 +42,7 @@ def test_a_name_follows_from_the_commands_but_not_from_the_machine():
     assert one != other and json.dumps(one).replace("/here", "/there") == json.dumps(other)
 
 
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_arms_of_a_setting_differ_only_in_what_an_arm_is(scale):
     settings = defaultdict(list)
     for cell in cells(scale, choices(scale)):

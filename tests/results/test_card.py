@@ -177,21 +177,15 @@ def test_the_command_of_a_card_trains_the_same_run_and_names_no_folder(command, 
     assert train_command(config.model_copy(update={"given": {}})) == ""  # of an older run
 
 
-@pytest.fixture
-def pushed(monkeypatch):
-    """The folders that would be uploaded."""
-    folders = []
+@pytest.mark.parametrize("adapters", [False, True])
+def test_what_is_pushed_has_our_card(adapters, tmp_path, monkeypatch):
+    pushed = []  # the folders that would be uploaded
     hub = SimpleNamespace(
         create_repo=lambda *_, **__: SimpleNamespace(repo_id="me/it"),
-        upload_folder=lambda *, folder_path, **_: folders.append(folder_path),
+        upload_folder=lambda *, folder_path, **_: pushed.append(folder_path),
     )
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub, raising=False)
     monkeypatch.setattr("transformers.trainer.create_repo", hub.create_repo, raising=False)
-    return folders
-
-
-@pytest.mark.parametrize("adapters", [False, True])
-def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
     model, file = network("distilbert"), tmp_path / "out" / CARD_FILE
     if adapters:
         model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"]))
