@@ -1,8 +1,9 @@
-"""The arrows of docs/architecture.md: which room imports which. Read with ast; nothing is imported."""
+"""The arrows of docs/architecture.md, which room imports which, read with ast; and that what it names is there."""
 
 import ast
 import graphlib
 import importlib
+import operator
 import re
 import sys
 from pathlib import Path
@@ -121,3 +122,15 @@ def test_no_file_imports_itself_through_others():
             modules = [imported, imported.rpartition(".")[0]]
             graph[name] |= set([each for each in modules if each in files and each != name][:1])
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(files) > 100
+
+
+@pytest.mark.parametrize(("file", "name"), re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGE), ids=str)
+def test_every_place_that_the_page_names_is_in_the_code(file, name):
+    module = "descend." + file.removesuffix(".py").replace("/", ".")
+    assert operator.attrgetter(name)(importlib.import_module(module)).__module__ == module
+
+
+def test_the_walk_of_losses_has_at_most_seven_stops():
+    walk = PAGE.split("\n## The walk of losses\n")[1].split("\n## ")[0]
+    stops = re.findall(r"^\| (\d+) \| `[\w/]+\.py:[\w.]+` \|", walk, re.MULTILINE)
+    assert 5 <= len(stops) <= 7 and stops == [str(number + 1) for number in range(len(stops))]

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from tests.support.documented import ROOT
 
@@ -14,31 +13,13 @@ STEP_COST, LAUNCHES = (ROOT / "benchmarks" / f"{name}.py" for name in ("step_cos
 CASES = {"UT-7": 1.10, "DistilBERT-6": 1.10, "Llama-16": 1.25}
 
 
-def run(monkeypatch, capsys, *options):
-    """The exit status of the benchmark, in this process, and what it prints."""
-    monkeypatch.setattr("sys.argv", [str(STEP_COST), *options])
-    status = 0
-    try:
-        runpy.run_path(str(STEP_COST), run_name="__main__")
-    except SystemExit as end:
-        status = end.code or 0
-    return status, *capsys.readouterr()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_case_is_timed(monkeypatch, capsys, dtype):
     settings = ["--depth", "1", "--batch", "1", "--repeats", "1", "--dtype", dtype, "--device", "cpu"]
-    status, out, err = run(monkeypatch, capsys, "--json", "--cases", "UT", *settings)
-    assert status == 0, err[-2000:]
-    (row,) = json.loads(out)
+    monkeypatch.setattr("sys.argv", [str(STEP_COST), "--json", "--cases", "UT", *settings])
+    runpy.run_path(str(STEP_COST), run_name="__main__")
+    (row,) = json.loads(capsys.readouterr().out)
     assert row["case"] == "UT-1" and row["mode"] == "exact" and row["ratio"] > 0 and row["flop_bound"] >= 1
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_large_shape_needs_a_gpu(monkeypatch, capsys, device):
-    status, out, err = run(monkeypatch, capsys, "--shape", "8b", "--dtype", "bfloat16", "--device", device)
-    assert status == 2 and not out and "--device cuda" in err.splitlines()[-1]
 
 
 def test_the_readers_that_are_fuzzed_can_be_imported(tmp_path):

@@ -1,13 +1,14 @@
-"""The project's pages: links lead somewhere, and what the architecture page names is in the code."""
+"""The project's pages: links lead somewhere; built, they are accessible and no wider than the screen."""
 
-import importlib
-import operator
 import re
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
-ROOT = Path(__file__).parents[1]
+from descend.results import RunConfig, Summary
+from tests.support.documented import ROOT
+
 DOCS = [page for page in (ROOT / "docs").rglob("*.md") if page.relative_to(ROOT / "docs").parts[0] != "build"]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS])
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
@@ -38,26 +39,61 @@ def test_make_has_the_targets_that_are_called(page):
     assert set(targets) <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 
-# --- the architecture page
-
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("file", "name"), re.findall(r"`([\w/]+\.py):([\w.]+)`", ARCHITECTURE), ids=str)
-def test_every_place_that_the_architecture_names_is_in_the_code(file, name):
-    module = "descend." + file.removesuffix(".py").replace("/", ".")
-    assert operator.attrgetter(name)(importlib.import_module(module)).__module__ == module
-
-
-def test_the_architecture_is_one_page_whose_walk_of_losses_has_at_most_seven_stops():
-    assert len(ARCHITECTURE.splitlines()) <= 120
-    walk = ARCHITECTURE.split("\n## The walk of losses\n")[1].split("\n## ")[0]
-    stops = re.findall(r"^\| (\d+) \| `[\w/]+\.py:[\w.]+` \|", walk, re.MULTILINE)
-    assert 5 <= len(stops) <= 7 and stops == [str(number + 1) for number in range(len(stops))]
-
-
 @pytest.mark.parametrize("folder", [".", "guides", "explanation", "reference"])
 def test_no_line_of_a_page_is_long(folder):
     pages = [ROOT / "README.md", *(ROOT / "docs" / folder).glob("*.md")]
     lines = [(page.name, line) for page in pages for line in page.read_text("utf-8").splitlines()]
     assert [(page, line) for page, line in lines if len(line) > 120] == []
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", 110), ("docs/architecture.md", 120)])
+def test_a_page_that_is_read_whole_is_short(page, most):
+    assert len((ROOT / page).read_text("utf-8").splitlines()) <= most
+
+
+# --- the built site in a browser; `make docs` builds it, and without it these tests skip
+
+SITE = ROOT / "docs" / "build" / "html"
+MAIN = [
+    "index",
+    "gallery/tutorials/index",
+    "gallery/tutorials/first_denoiser",
+    "gallery/pictures/method_in_pictures",
+    "guides/own_data",
+    "explanation/verdict",
+    "reference/files",
+    "results/README",
+]
+
+
+built = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="make docs builds the site")
+
+
+@built
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_axe_finds_nothing_and_no_page_is_wider_than_the_screen(browser, width, scheme):
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    for name in MAIN:
+        page.goto((SITE / f"{name}.html").as_uri())
+        violations = Axe().run(page).response["violations"]
+        assert [(name, each["id"], each["nodes"][0]["html"]) for each in violations] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    context.close()
+
+
+@built
+def test_every_tutorial_ran():
+    """All but that on a pretrained model, which needs weights and texts; its page says so."""
+    for script in (ROOT / "docs" / "tutorials").glob("*.py"):
+        page = (SITE / "gallery" / "tutorials" / f"{script.stem}.html").read_text("utf-8")
+        ran = re.search(r"Total running time of the script:</strong> \(\d+ minutes [\d.]+ seconds\)", page)
+        assert ran or (script.stem == "layers" and "elsewhere it shows the commands alone" in page), script
+
+
+@built
+def test_every_key_of_the_files_has_a_row():
+    """The tables come from the classes; here from a summary that a class writes."""
+    page = (SITE / "reference" / "files.html").read_text("utf-8")
+    keys = set(re.findall(r'<code class="docutils literal notranslate"><span class="pre">(\w+)</span></code>', page))
+    assert Summary.model_fields.keys() | RunConfig.model_fields.keys() - {"schema_version"} <= keys | {"schema_version"}

@@ -7,16 +7,15 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from descend.extras import EXTRAS, required
 from descend.recipes import RECIPES
+from tests.support.documented import ROOT
 from tests.support.forking import Forking
 from tests.support.sources import clips
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "matplotlib", "optuna", "trl", "numpy")
 OPTIONAL = sorted({module for modules in EXTRAS.values() for module in modules})
@@ -122,19 +121,11 @@ def test_what_needs_no_model_imports_nothing_heavy(tmp_path, light, argv, status
 # --- wheel and sdist
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
-    """A folder with the sdist, and the wheel that is built from the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+def test_the_sdist_holds_what_a_person_needs_to_test_it_and_its_wheel_every_file_of_the_package(tmp_path):
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.mark.slow
-def test_the_wheel_has_every_file_of_the_package(built):
-    (wheel,) = built.glob("*.whl")
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = (ROOT / "src").rglob("*")
     assert held == {
@@ -142,10 +133,6 @@ def test_the_wheel_has_every_file_of_the_package(built):
         for file in files
         if file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file)
     }
-
-
-def test_the_sdist_holds_what_a_person_needs_to_test_it(built):
-    (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {"PKG-INFO", "LICENSE", "CITATION.cff", "Makefile", "constraints.txt", "docs/conf.py"} <= held

@@ -7,7 +7,7 @@ import json
 import os
 import struct
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -37,14 +37,6 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
 trees = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
 words = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
-
-
-def refused_or(call, *given):
-    """What a call gives; None where it refuses its input, and nothing else may be raised."""
-    try:
-        return call(*given)
-    except InputError:
-        return None
 
 
 @contextmanager
@@ -154,7 +146,8 @@ def test_whatever_a_file_holds_its_reader_refuses_it_in_words_or_reads_it(files,
     file.write_bytes(data.draw(content))
     try:
         for read in READERS[name]:
-            refused_or(read, file)
+            with suppress(InputError):  # and nothing else may be raised
+                read(file)
     finally:
         file.write_bytes(whole)
 
@@ -162,9 +155,12 @@ def test_whatever_a_file_holds_its_reader_refuses_it_in_words_or_reads_it(files,
 # --- JSON and text
 
 
+DEEP = "[" * reading.MOST_DEPTH + "]" * reading.MOST_DEPTH
+
+
 @pytest.mark.parametrize(
     "content",
-    ["[" * 100_000, "[" * 900 + "]" * 900, '{"a":' * 100 + "1" + "}" * 100, "1" * 5000, "", "\0", "[1,", "\ufeff{"],
+    ["[" * 100_000, f"[{DEEP}]", '{"a":' * 100 + "1" + "}" * 100, "1" * 5000, "", "\0", "[1,", "\ufeff{"],
 )
 def test_json_that_is_none_or_too_deep_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
@@ -176,10 +172,7 @@ def test_json_that_is_none_or_too_deep_is_refused(tmp_path, content):
 
 
 def test_deep_json_up_to_the_bound_is_read():
-    deep = "[" * reading.MOST_DEPTH + "]" * reading.MOST_DEPTH
-    assert json.dumps(parse_json(deep)) == deep
-    with pytest.raises(ValueError, match="too deep"):
-        parse_json(f"[{deep}]")
+    assert json.dumps(parse_json(DEEP)) == DEEP
 
 
 @pytest.mark.parametrize(
@@ -291,28 +284,24 @@ def test_a_data_set_may_be_a_link_and_links_inside_it_may_stay_inside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "link", "leads"),
+    ("read", "make", "link", "leads"),
     [
-        (lambda root: find_clips(root, "train"), "training/01", "frames/01"),
-        (lambda root: find_clips(root, "test"), "testing/frames", "frames"),
-        (lambda root: find_clips(root, None), "a.avi", "a.avi"),
-        (read_mnli, "train.tsv", "mnli/train.tsv"),
-        (read_imdb, "aclImdb", "imdb"),  # the folder that the archive unpacks to
-        (read_imdb, "train/pos/2.txt", "imdb/train/pos/0_1.txt"),
+        (lambda root: find_clips(root, "train"), Path.mkdir, "training/01", "frames/01"),
+        (lambda root: find_clips(root, "test"), Path.mkdir, "testing/frames", "frames"),
+        (lambda root: find_clips(root, None), Path.mkdir, "a.avi", "a.avi"),
+        (read_mnli, mnli, "train.tsv", "mnli/train.tsv"),
+        (read_imdb, Path.mkdir, "aclImdb", "imdb"),  # the folder that the archive unpacks to
+        (read_imdb, imdb, "train/pos/2.txt", "imdb/train/pos/0_1.txt"),
     ],
 )
-def test_no_reader_of_data_sets_is_led_out_unless_it_is_allowed(tmp_path, monkeypatch, read, link, leads):
+def test_no_reader_of_data_sets_is_led_out_unless_it_is_allowed(tmp_path, monkeypatch, read, make, link, leads):
     outside, root = tmp_path / "outside", tmp_path / "data"
     write_frames(outside / "frames" / "01")
     write_video(outside / "a.avi", 3)
     mnli(outside / "mnli")
     imdb(outside / "imdb", ("bad film", "a secret"))
-    if read is read_mnli:
-        mnli(root)
-    elif link.startswith("train/"):
-        imdb(root)
-    else:
-        (root / link).parent.mkdir(parents=True)
+    make(root)
+    (root / link).parent.mkdir(exist_ok=True)
     (root / link).unlink(missing_ok=True)
     (root / link).symlink_to(outside / leads)
     with pytest.raises(InputError, match="out of") as caught:

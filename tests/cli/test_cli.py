@@ -1,23 +1,27 @@
-"""The command line: recipes, the demo, and what it says; wrong input is in tests/run/test_refusals.py."""
+"""The command line: recipes, the demo, what it says and completes; wrong input is in tests/run/test_refusals.py."""
 
-import errno
 import json
+import logging
 import os
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from descend.cli import COMMANDS
+from descend import progress
+from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.recipes import RECIPES
 from descend.results import read_config
 from tests.support.runs import said
 from tests.support.sources import clips, write_video
 
-# Two steps on a handful of windows: what is tested is the command line.
-SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "2", "--use-cpu"]
+# Three steps on a handful of windows: what is tested is the command line.
+SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "3", "--use-cpu"]
 BRIEF = ["video-ut", *SHORT, "--window", "2", "--stride", "40"]
+ERM = ["--method", "erm"]
 RUN = '{"recipe": "video-ut", "method": "erm", "seed": 0, "model": "UT-2", "settings": {"depth": 2}, "training": {}}'
 
 
@@ -28,21 +32,22 @@ def test_recipes_are_listed_and_no_command_is_as_good_as_help(capsys):
 
 
 @pytest.mark.parametrize(
-    ("argv", "same"),
+    ("argv", "again"),
     [
-        (["complete", "RUN", "--prompts", "a b.json", "--out", "answers.json"], True),
-        (["complete", "--compare=a.json", "--out", "page"], False),  # nothing is lost
-        (["sweep", "video-ut", "--trials", "3", "--out", "search"], True),
-        (["evaluate", "RUN"], False),
+        (["train", "video-ut", "--resume", "--out", "a part"], "train video-ut --out 'a part' --resume"),
+        (["complete", "RUN", "--prompts", "a b.json", "--out", "c"], "complete RUN --prompts 'a b.json' --out c"),
+        (["complete", "--compare=a.json", "--out", "page"], None),  # nothing is lost
+        (["sweep", "video-ut", "--trials", "3", "--out", "search"], "sweep video-ut --trials 3 --out search"),
+        (["evaluate", "RUN"], None),
     ],
 )
-def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, same):
+def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, again):
     def interrupted(words):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(COMMANDS, argv[0], interrupted)
     _, line = said(capsys, *argv, status=130)
-    assert line == "descend: interrupted." + (f" Go on with: descend {shlex.join(argv)}" if same else "") + "\n"
+    assert line == "descend: interrupted." + (f" Go on with: descend {again}" if again else "") + "\n"
 
 
 # --- the demo
@@ -91,7 +96,7 @@ def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
     for place, size in enumerate([(64, 48), (48, 64), (64, 48), (64, 48)]):
         write_video(tmp_path / "yard" / f"{place}.avi", size=size)
     write_video(tmp_path / "yard" / "4.avi", frames=1)
-    train = ["train", *BRIEF, "--data", tmp_path / "yard", "--noise", "25", "--method", "erm", "--out"]
+    train = ["train", *BRIEF, "--data", tmp_path / "yard", "--noise", "25", *ERM, "--out"]
     (tmp_path / "run").mkdir()  # an empty folder is as good as none
     _, err = said(capsys, *train, tmp_path / "run")
     assert caplog.messages == ["clip 4 is left out: it has fewer frames (1) than a window (2)."]
@@ -103,17 +108,6 @@ def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
     assert warning.startswith("WARNING: ") and f"give --noise {25 / 255 / sigma:.2g}." in warning
     assert after == f"How many layers suffice: descend evaluate {tmp_path / 'run'}"
     assert said(capsys, *train, tmp_path / "again", "--quiet")[1] == f"{warning}\n"
-
-
-def test_no_space_is_one_line_and_leaves_no_half_file(capsys, tmp_path, monkeypatch):
-    def full(source, target):
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
-
-    monkeypatch.setattr(os, "replace", full)
-    _, err = said(capsys, "train", *BRIEF, "--quiet", "--out", tmp_path / "run", status=1)
-    file = tmp_path / "run" / "config.json"
-    assert err.startswith(f"descend: {file} can't be written: No space left on device")
-    assert err.endswith("--resume\n") and not file.exists()
 
 
 def test_an_infeasible_end_is_loud(capsys, tmp_path):
@@ -139,3 +133,105 @@ def test_an_infeasible_end_is_loud(capsys, tmp_path):
 )
 def test_levels_are_a_list_or_a_range(text, expected):
     assert levels(text) == expected
+
+
+def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_result_alone(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 1e-9)  # a line at every step
+    _, err = said(capsys, "train", *BRIEF, *ERM, "--logging-steps", "1", "--out", tmp_path / "run")
+    lines = err.splitlines()[2:]  # behind the data and the noise
+    assert [line.split(",")[0] for line in lines[:3]] == [f"training: {step} of 3 steps" for step in (1, 2, 3)]
+    assert "left" in lines[1] and "loss" in lines[1]
+    evaluate = ["evaluate", tmp_path / "run", "--noise", "0"]
+    assert "evaluating: " in said(capsys, *evaluate)[1]
+    out, err = said(capsys, *evaluate, "--quiet")
+    assert err == "" and out.startswith("UT-2 erm on scenes: ")
+    assert progress.QUIET not in os.environ  # the next command is not quiet
+
+
+@pytest.mark.parametrize(("more", "count"), [([], 1), (["--quiet"], 0)])
+def test_a_terminal_is_told_once_that_libraries_load(tmp_path, capsys, monkeypatch, more, count):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    sweep = ["sweep", "video-ut", "--data", "generated", "--trials", "1", "--out", tmp_path / "sweep", *more]
+    assert said(capsys, *sweep, "--method", "none", status=2)[1].count("loading libraries …") == count
+
+
+@pytest.mark.slow
+def test_no_library_says_anything_and_no_bar_is_drawn_without_a_terminal(tmp_path):
+    """In one separate process, which imports once."""
+    small = ["--hidden-size", "16", "--max-length", "60", "--eval-strategy", "no", "--save-strategy", "no"]
+    answers = ["train", "llm-sft", *SHORT, *ERM, *small, "--out", "llm-sft"]
+    commands = [answers, ["train", *BRIEF, *ERM, "--out", "run"], ["evaluate", "run", "--noise", "0.8"]]
+    code = f"from descend.cli import main\nprint(list(map(main, {commands!r})))"
+    command = [sys.executable, "-W", "default", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["trained llm-sft", "trained run"] and "rmse" in lines[2]
+    assert len(lines) > 6 and lines[-2:] == ["run/report.html", "[0, 0, 0]"]
+    assert "How many layers suffice: descend evaluate run" in done.stderr
+    assert "generated instructions: 2,000 samples to train on, 250 for validation, 250 for test." in done.stderr
+    assert "Training noise: γ = 1.5 on the embeddings, in units of their standard deviation σ_x" in done.stderr
+    assert not any(word in done.stderr for word in ("FutureWarning", "deprecated", "%|")), done.stderr
+
+
+def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, monkeypatch):
+    logger = logging.getLogger("descend")
+    monkeypatch.setattr(logger, "level", logger.level)
+    monkeypatch.setattr(logger, "handlers", [])
+    seen = {}
+    monkeypatch.setattr("descend.run.evaluate", lambda *_, **__: seen.update(os.environ) or sys.exit(3))
+    (tmp_path / "config.json").write_text(RUN)
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path), "--log-level", "debug"])
+    assert logger.level == logging.DEBUG and seen["TRANSFORMERS_VERBOSITY"] == "debug"
+
+
+# --- completion in the shell, without torch
+
+
+def completed(line: str, folder, **shell: str) -> list[str]:
+    """What a shell offers for a line; fails if torch was imported for it."""
+    code = """
+import os, sys
+from descend.cli import main
+os._exit = lambda status: sys.exit(70 if "torch" in sys.modules else status)
+main([])
+"""
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(folder / "offered")}
+    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), **shell}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, timeout=60, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return [word.strip() for word in (folder / "offered").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("descend tra", ["train"]),
+        ("descend train video-", ["video-ut", "video-dust", "video-vit"]),
+        ("descend train video-ut --dual-warmup", ["--dual-warmup-steps", "--dual-warmup-epochs"]),
+        ("descend train llm-sft --packing-", ["--packing-strategy"]),
+        ("descend train video-ut --method l", ["linear", "layerskip"]),
+        ("descend train video-ut --data cl", ["clips/"]),
+        ("descend sweep video-ut --judge", ["--judge-noise"]),
+        ("descend denoise run --la", ["--layer"]),
+    ],
+)
+def test_a_shell_is_offered_what_fits(tmp_path, line, offered):
+    (tmp_path / "clips").mkdir()
+    assert completed(line, tmp_path) == offered
+
+
+def test_bash_completes_by_the_printed_code(tmp_path):
+    (tmp_path / "descend").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m descend "$@"\n')
+    (tmp_path / "descend").chmod(0o755)
+    script = """
+eval "$(descend completion bash)"
+COMP_WORDS=(descend eval) COMP_CWORD=1 COMP_LINE="descend eval" COMP_POINT=12 COMP_TYPE=9
+_python_argcomplete descend eval descend
+echo "${COMPREPLY[@]}"
+"""
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=os.environ | path, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["evaluate"], "")

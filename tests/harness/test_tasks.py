@@ -24,11 +24,10 @@ from descend.harness.model import DescendLM, without_end
 from descend.reading import read_json
 from descend.results import TaskResults
 from descend.tasks.text import encode_prompt
-from tests.support.runs import refused, said
+from tests.support.documented import ROOT
+from tests.support.runs import SMALL, refused, said, trained
 
-ROOT = Path(__file__).parents[2]
-SMALL = ["--depth", "3", "--hidden-size", "32", "--heads", "2", "--max-length", "60", "--noise", "0.5", "--use-cpu"]
-SMALL += ["--eval-strategy", "no", "--save-strategy", "no", "--no-load-best-model-at-end", "--max-steps"]
+TRAINING = f"{SMALL} --data generated --noise 0.5"
 WORDS = ["sun", "cat", "dog", "red", "tree", "moon", "fish", "bird", "house", "river"]
 
 
@@ -36,8 +35,7 @@ WORDS = ["sun", "cat", "dog", "red", "tree", "moon", "fish", "bird", "house", "r
 def run(tmp_path_factory):
     """A constrained run whose tokenizer ends each text with a special token."""
     folder = tmp_path_factory.mktemp("runs") / "constrained"
-    assert main(["train", "llm-sft", "--data", "generated", "--out", str(folder), *SMALL, "40", "--alpha", "0.1"]) == 0
-    return folder
+    return trained(folder, "llm-sft", f"{TRAINING} --max-steps 40 --alpha 0.1")
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +46,7 @@ def plain(run):
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(run.parent / "tokenizer")
-    folder, flags = run.parent / "erm", ["--method", "erm", "--tokenizer", str(run.parent / "tokenizer")]
-    assert main(["train", "llm-sft", "--data", "generated", "--out", str(folder), *SMALL, "12", *flags]) == 0
-    return folder
+    return trained(run.parent / "erm", "llm-sft", f"{TRAINING} --method erm", "--tokenizer", run.parent / "tokenizer")
 
 
 @pytest.fixture(scope="module")

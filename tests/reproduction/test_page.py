@@ -1,27 +1,31 @@
-"""Figures, tables, claims and the page: of two real runs, and of a study whose every cell is made up."""
+"""Rows, figures, tables, claims and the page: of two real runs, and of a study whose every cell is made up."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from descend.results import Summary
 from reproduction import figures, page, tables, theory
 from reproduction.__main__ import main
+from reproduction.cells import PAPER_ARMS, SEARCH
 from reproduction.claims import CLAIMS, claims
 from reproduction.grids import SCALES
-from reproduction.run import Study
-from reproduction.table import read
+from reproduction.run import FAILED_FILE, Study, read_json, write_json
+from reproduction.table import Table, at_levels, gain, read, write
 from tests.support.studies import finish_all
 
 SMALL = SCALES["small"]
+POINT = {"model": "UT", "data": "ped2", "depth": 5, "gamma": 0.8, "form": "untied"}
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory):
+def study(tmp_path_factory):
     """Scale small with one seed of everything but UT-5 and DUST-5; the paper's runs of UT are 10 % better.
 
-    Another α than the fixed one is chosen.
+    Another α than the fixed one is chosen. All is finished but a run that diverged and one that is not done.
     """
     main_rows = [row if row.panel == "main" else replace(row, seeds=list(row.seeds)[:1]) for row in SMALL.rows]
     scale = replace(SMALL, rows=[replace(row, seeds=list(row.seeds)[:2]) for row in main_rows])
@@ -33,6 +37,15 @@ def table(tmp_path_factory):
         return 0.9 if cell.model == "UT" and cell.arm == "algorithm-1" else 1.0
 
     finish_all(study, factor)
+    gone, undone, *_ = (cell for cell in study.cells() if cell.panel == "main" and cell.arm == "linear")
+    for cell in (gone, undone):
+        (study.of(cell) / "run" / "summary.json").unlink()
+    write_json(study.of(gone) / FAILED_FILE, {"reason": "descend: a loss is not finite", "diverged": True})
+    return study
+
+
+@pytest.fixture(scope="module")
+def table(study):
     return read(study)
 
 
@@ -57,6 +70,43 @@ def test_two_real_runs_become_a_page(tmp_path, capsys):
     assert "figure-7.png" in html and "Figure 1: A pretrained encoder" in html and "of which no cell is done" in html
     measured = theory.theory(read(file)).iloc[0]
     assert measured["(ζ + u)/α"] >= 0 and measured["P − L̂"] >= 0 and measured["Cτ/α"] > 0
+
+
+@pytest.mark.slow
+def test_the_file_holds_what_the_folder_does(study, table, tmp_path):
+    count = write(study, tmp_path / "study.jsonl")
+    file = read(tmp_path / "study.jsonl")
+    pd.testing.assert_frame_equal(table.rows, file.rows, check_dtype=False, check_index_type=False)
+    assert count == len(file.rows) + len(file.trials) == len(study.cells()) - 1
+    assert (tmp_path / "study.jsonl").stat().st_size < 4500 * count
+    assert (file.trials.panel == SEARCH).all() and not (file.rows.panel == SEARCH).any()
+    assert str(study.folder) not in (tmp_path / "study.jsonl").read_text()
+    assert read_json(next(study.folder.rglob("summary.json"))).keys() <= Summary.model_fields.keys()  # as a real one
+
+
+def test_a_row_follows_its_run(table):
+    row = table.where(arm="erm", seed=0, **POINT).iloc[0]
+    assert row.number == pytest.approx(np.mean(row["values"]), rel=1e-4) and row.falls and row.holds
+    assert row.trained["negative"] == 0 and list(row.trained["loss"]) == [str(layer) for layer in range(6)]
+    left = table.where(arm="linear", diverged=True).iloc[0]
+    assert left.number == math.inf and not left.holds and not left.falls
+
+
+def test_the_better_optimizer_is_chosen_by_validation(table):
+    assert table.better("UT", "untied") == "algorithm-1"
+    paper = table.where(arm="paper", **POINT)
+    assert set(paper.arm) == {"algorithm-1"} and sorted(paper.seed) == [0, 1, 3, 4]
+    worse = table.chosen | {"UT untied algorithm-1": {"fixed": {"feasible": False, "value": 0.0}}}
+    assert replace(table, chosen=worse).better("UT", "untied") == "paper-adam"
+    assert Table("small", {}, [], table.rows, table.trials).better("UT", "untied") in PAPER_ARMS
+
+
+def test_levels_are_cut_with_their_groups(table):
+    runs = [table.where(arm=arm, **POINT) for arm in ("algorithm-1", "erm")]
+    cut = [at_levels(each, lambda level, gamma: level > gamma) for each in runs]
+    whole, beyond = gain(*runs), gain(*cut)
+    assert whole.value == pytest.approx(10, abs=3) and beyond.value != whole.value and beyond.groups == 7
+    assert [len(level) for level in cut[0].noise] == [3] * 4
 
 
 def test_every_figure_and_table_is_made(table, drawn):
@@ -95,7 +145,7 @@ def test_ours_stand_beside_the_papers(table):
     row = made[(made.model == "UT") & (made.data == "ped2") & (made.depth == 5) & (made.gamma == 0.8)].iloc[0]
     assert (row["printed: plain"], row["printed: constrained"], row["printed: gain"]) == ("11.643", "10.815", "+7.1 %")
     assert row.gain.startswith("+9.") and set(made[made.data == "ped1"]["printed: gain"]) == {"–"}
-    runs = table.where(model="UT", data="ped2", depth=5, gamma=0.8, arm="erm", form=row.form).sort_values("seed")
+    runs = table.where(arm="erm", **POINT | {"form": row.form}).sort_values("seed")
     by_validation = [np.mean(run.validation) for run in runs.itertuples()]
     assert row["best run: plain"] == f"{runs.number.iloc[int(np.argmin(by_validation))]:.4g}"
     settings = tables.settings(table, 1).set_index(["model", "printed"])

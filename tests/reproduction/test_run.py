@@ -27,12 +27,6 @@ def study(folder, rows=ROWS, **changes):
     return Study(folder, "smoke", replace(SMOKE, rows=rows, models={"UT": model}))
 
 
-def summary(study, cell, **fields):
-    """The summary of a trial, as `descend evaluate` writes it, without the run."""
-    (study.of(cell) / RUN).mkdir(parents=True)
-    write_json(study.of(cell) / RUN / "summary.json", {"higher_is_better": False, "method": "constrained", **fields})
-
-
 def test_a_stopped_run_goes_on_and_is_done_once(tmp_path):
     """Ctrl-C ends a session with 130 and a checkpoint; the next session resumes, and a third has nothing to do."""
     words = ["run", "UT-2_scenes_0.8_erm_untied_trial-1", "--scale", "smoke", "--out", str(tmp_path), "--workers", "1"]
@@ -93,7 +87,9 @@ def test_the_choice_is_the_best_feasible_trial(tmp_path):
     assert len(tried) == 4 and searched.state(main_cell) == "waits"
     # The lowest error breaks its constraints; the best that holds has another α; the last failed.
     for cell, feasible, mean in zip(tried, (False, True, True), (7.0, 9.0, 8.0), strict=False):
-        summary(searched, cell, feasible=feasible, mean=mean)
+        (searched.of(cell) / RUN).mkdir(parents=True)
+        known = {"higher_is_better": False, "method": "constrained", "feasible": feasible, "mean": mean}
+        write_json(searched.of(cell) / RUN / "summary.json", known)
     searched.choose()
     assert searched.chosen == {}
     searched.of(tried[3]).mkdir(parents=True)

@@ -117,32 +117,23 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path, caplog):
+def test_a_run_has_a_card_from_its_end_on_and_a_new_one_after_each_evaluation(tmp_path):
     run, file = tmp_path / "run", tmp_path / "run" / "model" / CARD_FILE
-    assert train(run, "--noise-is", "variance", steps=3) == 0
+    assert train(run, steps=3) == 0
     first = ModelCard.load(file)
     assert first.data.library_name == "descend" and not first.data.eval_results
-    said = (
-        "on the validation data",
-        "descend train video-ut",
-        "γ = 0.8, where γσ_x is the variance, on the pixels and",
-    )
-    assert all(words in first.text for words in said)
+    assert "on the validation data" in first.text and "descend train video-ut" in first.text
     assert main(["evaluate", str(run), "--noise", "0,0.8"]) == 0
     second = ModelCard.load(file)
     assert len(second.data.eval_results) == 2 and read_summary(run).verdict in second.text
     assert second.text.count("on the pixels") == 2 and "input embedding" not in second.text
-    # The evaluation of another checkpoint belongs to that one's card, and a user's card is never replaced.
+    # The evaluation of another checkpoint belongs to that one's card.
     shutil.copytree(run / "model", run / "best_feasible")
     shutil.copy(run / "dual.safetensors", run / "best_feasible")
-    theirs = file.read_text().replace("tags:", "license: mit\ntags:")
-    file.write_text(theirs)
-    for model, told in (("best_feasible", 0), ("model", 1)):
-        assert main(["evaluate", str(run), "--noise", "0", "--model", model]) == 0
-        assert file.read_text() == theirs and caplog.text.count("was edited") == told
+    before = file.read_text()
+    assert main(["evaluate", str(run), "--noise", "0", "--model", "best_feasible"]) == 0
+    assert file.read_text() == before
     assert ModelCard.load(run / "best_feasible" / CARD_FILE).data.eval_results
-    assert train(run, "--resume", "--noise-is", "variance", steps=3) == 0
-    assert file.read_text() == theirs and caplog.text.count("was edited") == 2
 
 
 COMMANDS = [
@@ -186,21 +177,15 @@ def test_the_command_of_a_card_trains_the_same_run_and_names_no_folder(command, 
     assert train_command(config.model_copy(update={"given": {}})) == ""  # of an older run
 
 
-@pytest.fixture
-def pushed(monkeypatch):
-    """The folders that would be uploaded."""
-    folders = []
+@pytest.mark.parametrize("adapters", [False, True])
+def test_what_is_pushed_has_our_card(adapters, tmp_path, monkeypatch):
+    pushed = []  # the folders that would be uploaded
     hub = SimpleNamespace(
         create_repo=lambda *_, **__: SimpleNamespace(repo_id="me/it"),
-        upload_folder=lambda *, folder_path, **_: folders.append(folder_path),
+        upload_folder=lambda *, folder_path, **_: pushed.append(folder_path),
     )
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub, raising=False)
     monkeypatch.setattr("transformers.trainer.create_repo", hub.create_repo, raising=False)
-    return folders
-
-
-@pytest.mark.parametrize("adapters", [False, True])
-def test_what_is_pushed_has_our_card(adapters, tmp_path, pushed):
     model, file = network("distilbert"), tmp_path / "out" / CARD_FILE
     if adapters:
         model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"]))

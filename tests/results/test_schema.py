@@ -48,6 +48,8 @@ NAN, INF = math.nan, math.inf
         ([0.95, 0.9], True, {1: 0, 2: 0, 5: 0}, 0.925),  # better than full depth
         ([20.0, 10.5, 10.2, 10.1, 10.0], False, {1: 3, 2: 2, 5: 1}, (15 + 10.5 + 10.2 + 10.1) / 4),
         ([3.0, 0.0], False, {1: 1, 2: 1, 5: 1}, 1.5),
+        ([-0.9, -0.985, -1.0], False, {1: 2, 2: 1, 5: 1}, None),  # percent of the absolute value
+        ([0.5, 0.89, 0.8999, 0.91], True, {1: 3, 2: 1, 5: 1}, None),  # more than a point is not within a point
         ([INF, 1.0, 1.0], False, {1: 1, 2: 1, 5: 1}, NAN),
         ([1.0, NAN, 1.0], False, {1: 2, 2: 2, 5: 2}, NAN),
         ([1.0, 1.0, NAN], False, {1: None, 2: None, 5: None}, NAN),

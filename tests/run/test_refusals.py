@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import refused
+from tests.support.runs import TINY, refused
 from tests.support.sources import image_folder, write_frames, write_video
 
 TRAINED = [
@@ -216,6 +216,8 @@ OTHERS = [
     ("denoise RUN --data IMAGES --out OUT --noise -1", "noise must be a level γ"),
     ("denoise RUN --data IMAGES --out IMAGES", "must be a new or an empty folder"),
     ("denoise EXPORT --data IMAGES --out OUT", "give the run that it was exported from"),
+    ("denoise CUT --data IMAGES --out OUT --model best_feasible", "CUT has no model 'best_feasible'"),
+    ("evaluate CUT", "are written by descend denoise CUT --data PATH"),
     ("denoise TEXT --data IMAGES --out OUT", "expected a run folder of a video recipe, a folder with a denoiser"),
     ("sweep video-ut --data generated --trials 1 --out FILE", "FILE is a file"),
     ("reproduce figure-2", "no command 'reproduce'; descend --help lists them"),
@@ -232,6 +234,10 @@ OTHERS = [
     (
         "train video-ut --data generated --out OUT --out RUN",
         "RUN exists; choose another with --out, or resume the run with --resume.",
+    ),
+    (
+        f"train {' '.join(TINY)} --out RUN --max-steps 8 --save-steps 3 --resume --learning-rate 0.1 --depth 3",
+        "was made with other settings: depth (was 2, now 3), learning_rate (was 0.003, now 0.1)",
     ),
     (
         "train video-ut --data generated --out OUT --data SHORT --window 2",
@@ -315,6 +321,7 @@ FILES = {
     "TEXT/config.json": RUN.replace("video-ut", "text-ut"),
     "TEXT/model/config.json": '{"recipe": "text-ut"}',
     "EXPORT/config.json": '{"model_type": "ut", "descend": {"exported_layers": 1}}',
+    "CUT/config.json": '{"model_type": "descend-ut", "descend": {"exported_layers": 1}}',
     "SCRIPT/checkpoint-5/trainer_state.json": "{}",
     "SAVED/config.json": '{"model_type": "bert", "architectures": ["BertForSequenceClassification"]}',
     "SUMMARY/summary.json": "{}",

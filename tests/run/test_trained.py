@@ -4,34 +4,24 @@ import json
 from importlib.metadata import version
 
 import pytest
-import torch
-from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification
 
 import descend
-from descend import DescentConfig, DescentTrainer
 from descend.results import LAST_TRAINED, TRAINED_FILE, read_trained
-from tests.support import networks, own
+from tests.support import networks, ranks
 
 ROWS = [{"input_ids": [5 + place % 3] * 7, "labels": place % 3 if place > 3 else 0} for place in range(24)]
-SAVING = {"save_strategy": "steps", "save_steps": 20, "eval_strategy": "steps", "eval_steps": 20}
 PROBLEM = {"alpha": 0.001, "cap": 9.0, "first_layer": 1}
-
-
-def trained(folder, model, noise=0.5, **settings):
-    given = networks.QUIET | {"max_steps": 20, "learning_rate": 1e-2} | settings
-    ours = DescentTrainer(
-        model, DescentConfig(str(folder), **given), noise=noise, train_dataset=ROWS, eval_dataset=ROWS
-    )
-    ours.train()
-    return ours
+SETTINGS = PROBLEM | {"dual_warmup_steps": 0.0, "calibrate": True, "seed": 3, "learning_rate": 5e-3, "max_steps": 20}
+SETTINGS |= {"save_strategy": "steps", "save_steps": 20, "eval_strategy": "steps", "eval_steps": 20}
 
 
 @pytest.fixture(scope="module")
 def constrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("constrained")
-    settings = {**PROBLEM, "dual_warmup_steps": 0.0, "calibrate": True, "seed": 3, "learning_rate": 5e-3}
-    ours = trained(folder, networks.network("distilbert"), **SAVING, **settings)
+    ours = ranks.classifier(folder, noise=0.5, **SETTINGS)
+    ours.train_dataset = ours.eval_dataset = ROWS  # a mistake in them can't be learned, so there is a temperature
+    ours.train()
     ours.save_model(folder / "saved")
     return folder, ours
 
@@ -72,18 +62,12 @@ def test_an_entry_that_is_not_descends_is_none(entry):
     assert (summary.method, summary.alpha, summary.temperature) == ("plain", [0.01] * 3, None)
 
 
-@pytest.mark.parametrize("kind", ["adapters", "own"])
-def test_other_models_have_it_in_a_file_beside_them(tmp_path, kind):
-    torch.manual_seed(0)
-    if kind == "adapters":
-        adapters = LoraConfig(target_modules=["q_lin"], modules_to_save=["classifier"])
-        ours = trained(tmp_path, get_peft_model(networks.network("distilbert"), adapters), method="linear", max_steps=1)
-    else:
-        args = DescentConfig(str(tmp_path), method="linear", strength=0.3, **networks.QUIET | {"max_steps": 1})
-        ours = DescentTrainer(own.layers(), args, task=own.Classes(), train_dataset=own.samples(8))
+@pytest.mark.parametrize("make", [ranks.MADE["lora"], ranks.points])
+def test_other_models_have_it_in_a_file_beside_them(tmp_path, make):
+    ours = make(tmp_path, method="linear", max_steps=1)
     ours.save_model(tmp_path / "saved")
     known = read_trained(tmp_path / "saved")
-    assert known is not None and (known.method, known.problem["strength"]) == ("linear", ours.args.strength or 0.2)
+    assert known is not None and (known.method, known.seed) == ("linear", 0)
     (tmp_path / "saved" / TRAINED_FILE).write_text('{"theirs": 1}')
     ours.save_model(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / TRAINED_FILE).read_text()) == {"theirs": 1}
