@@ -8,9 +8,10 @@ TOOLS := .tools
 # The environment is ours: what hundreds of processes import is compiled once, whatever the shell says of bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-# uv is four times as fast as pip. Where it can't reach the index that pip is set up for, pip does its work.
-WITH_UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
-WITH_PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+# uv takes a third of pip's time and knows none of its settings: where these name an index, or uv fails, pip installs.
+PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
+install-all = { ! $(BIN)/pip config list | grep -q '\.index-url' && $(UV) --editable $(1); } || $(PIP) --editable $(1)
 
 .PHONY: install demo test test-all lint docs sbom audit clean
 
@@ -20,14 +21,14 @@ install: $(READY)
 $(DEMO): pyproject.toml constraints.txt
 	@echo "installing into $(VENV), about 2 GB with the CPU build of torch: a minute or two"
 	$(PYTHON) -m venv $(VENV)
-	$(WITH_PIP) --no-compile torch uv
-	$(WITH_UV) --compile-bytecode --editable '.[video,image,report]' || $(WITH_PIP) --editable '.[video,image,report]'
+	$(PIP) --no-compile torch
+	$(PIP) uv || true
+	UV_COMPILE_BYTECODE=1; export UV_COMPILE_BYTECODE; $(call install-all,'.[video,image,report]')
 	touch $(DEMO)
 
 # Not compiled: most of these files are never imported, and Python compiles the others when they are.
 $(READY): $(DEMO)
-	$(WITH_UV) --editable '.[test,lint,docs,privacy]' || \
-		$(WITH_PIP) --no-compile --editable '.[test,lint,docs,privacy]'
+	PIP_NO_COMPILE=1; export PIP_NO_COMPILE; $(call install-all,'.[test,lint,docs,privacy]')
 	touch $(READY)
 
 # It installs what it needs and no more.

@@ -28,7 +28,7 @@ LABELS = {
     "erm": "plain training",
     "erm-noisier": "plain training, more noise",
     "linear": "linear weights",
-    "constrained": "Descend's default",
+    "constrained": "default constraints",
     "paper-adam": "paper's form, Adam",
     "algorithm-1": "paper's form, Algorithm 1",
 }
@@ -78,6 +78,11 @@ def name_of(setting: Sequence[Any]) -> str:
     """A setting in words."""
     model, data, depth, gamma = setting
     return f"{model}-{depth} on {data}, γ = {gamma:g}"
+
+
+def plain_of(model: str, form: str) -> str:
+    """The form of plain training in the paper's own pair: that of DUST is untied against tied (Appendix C.4)."""
+    return "tied" if (model, form) == ("DUST", "untied") else form
 
 
 def label_of(arm: str, form: str) -> str:
@@ -131,7 +136,14 @@ def settings_of(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], c
         place.set_title(name_of(setting), fontsize=9)
     named = {name: line for place in axes for line, name in zip(*place.get_legend_handles_labels(), strict=True)}
     if named:
-        figure.legend(named.values(), named, loc="outside lower center", ncols=min(columns, len(groups)), fontsize=7)
+        figure.legend(
+            named.values(),
+            named,
+            loc="outside lower center",
+            ncols=min(columns, len(groups)),
+            fontsize=7,
+            handlelength=3,
+        )
     return figure
 
 
@@ -168,9 +180,13 @@ def figure_2(table: Table) -> Figure:
 
 
 def figure_3(table: Table) -> Figure:
-    """Video: RMSE against test noise, by depth."""
+    """Video: RMSE against test noise, by depth, over the seeds that all depths have; dashed is plain training."""
     rows = strongest(some(compared(table, ("erm", "paper"), model=["UT", "DUST"]), "UT or DUST"))
-    groups = [(key, group) for key, group in rows.groupby(["model", "data", "form"]) if group.depth.nunique() > 1]
+    groups = [
+        (key, group[group.seed.isin(set.intersection(*(set(runs.seed) for _, runs in group.groupby("depth"))))])
+        for key, group in rows.groupby(["model", "data", "form"])
+        if group.depth.nunique() > 1
+    ]
     if not groups:
         raise NotRunError("it needs UT or DUST at two depths")
     figure, axes = panels(len(groups))
@@ -205,7 +221,7 @@ def figure_7(table: Table) -> Figure:
 
 
 def figure_8(table: Table) -> Figure:
-    """Video: what constraints gain over plain training at each test noise."""
+    """Video: what constraints gain over plain training at each test noise, untied DUST over tied, else of one form."""
     rows = middle(strongest(some(compared(table, model=list(VIDEO_MODELS)), "video")))
     return settings_of(rows, _gain_by_noise)
 
@@ -213,8 +229,9 @@ def figure_8(table: Table) -> Figure:
 def _gain_by_noise(axes: Any, rows: pd.DataFrame) -> None:
     plain = rows[rows.arm == "erm"].set_index(["form", "seed"])["values"]
     for (arm, form), runs in rows[rows.arm != "erm"].groupby(["arm", "form"], sort=False):
-        shared = [run for run in runs.itertuples() if (form, run.seed) in plain.index]
-        gains = [100 * (1 - np.array(run.values) / np.array(plain[form, run.seed])) for run in shared]
+        other = plain_of(runs.model.iloc[0], form)
+        shared = [run for run in runs.itertuples() if (other, run.seed) in plain.index]
+        gains = [100 * (1 - np.array(run.values) / np.array(plain[other, run.seed])) for run in shared]
         if gains:
             style = {"color": COLOURS[arm], "linestyle": DASHES[form]}
             band(axes, runs.noise.iloc[0], gains, label_of(arm, form), **style)
@@ -223,7 +240,7 @@ def _gain_by_noise(axes: Any, rows: pd.DataFrame) -> None:
 
 
 def figure_9(table: Table) -> Figure:
-    """An encoder on texts: accuracy under noise and the error by layer, by training noise, some with one seed."""
+    """An encoder on texts: accuracy under noise and the error by layer, by training noise; dashed is plain training."""
     rows = some(classifier(table, arm=["erm", "algorithm-1"]), "an encoder at several levels of training noise")
     levels = sorted(rows.gamma.unique())
     if len(levels) < 2:
@@ -236,7 +253,7 @@ def figure_9(table: Table) -> Figure:
         band(right, range(len(errors[0])), errors, "", **style)
     left.set(xlabel="test noise γ", ylabel=rows.metric.iloc[0])
     right.set(xlabel="layer", ylabel="error at the training noise")
-    left.legend(fontsize=6)
+    left.legend(fontsize=6, handlelength=3)
     return figure
 
 

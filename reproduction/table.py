@@ -94,10 +94,16 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """``better`` or ``worse`` if the interval excludes 0, or a run diverged; else ``undecided``."""
-        if math.isinf(self.value):
-            return "better" if self.value > 0 else "worse"
-        return "better" if self.low > 0 else "worse" if self.high < 0 else "undecided"
+        """``better`` or ``worse`` by the interval over several seeds, or because a run diverged; else ``undecided``."""
+        return "better" if self.surely_above(0) else "worse" if self.surely_below(0) else "undecided"
+
+    def surely_above(self, bound: float) -> bool:
+        """Whether it is, by several seeds and the interval, or because the other diverged."""
+        return self.value == math.inf or (self.seeds > 1 and self.low > bound)
+
+    def surely_below(self, bound: float) -> bool:
+        """Whether it is, by several seeds and the interval, or because ours diverged."""
+        return self.value == -math.inf or (self.seeds > 1 and self.high < bound)
 
     def __str__(self) -> str:
         if not math.isfinite(self.value):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from reproduction.cells import FIRST_EXIT, FIXED, PAPER_ARMS, SEARCHED
-from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of
+from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of, plain_of
 from reproduction.grids import SCALES
 from reproduction.table import SETTING, Gain, Table, gain, holm, meets
 from reproduction.table import number as over_noise
@@ -31,11 +31,6 @@ PAIRS = {"tied": ("tied", "untied"), "untied": ("untied", "tied"), "": ("",)}
 
 CHOSEN = "chosen on validation data"
 """The column that says which of the paper's two dual optimizers validation data chose."""
-
-
-def plain_of(model: str, form: str) -> str:
-    """The form of plain training in the paper's own pair: that of DUST is untied against tied (Appendix C.4)."""
-    return "tied" if (model, form) == ("DUST", "untied") else form
 
 
 def published(name: str) -> pd.DataFrame:
@@ -61,7 +56,7 @@ def settings(table: Table, number: int) -> pd.DataFrame:
 def _setting(row: Any, name: str) -> str:
     """A setting of a run: as its command gave it, or as the preset did."""
     known = {"depth": row.depth, "cap": row.cap, "resilience": row.resilience, **row.settings}
-    return f"{known[name]:g}" if known.get(name) is not None else ""
+    return "" if pd.isna(known.get(name)) else f"{known[name]:g}"
 
 
 def beside(table: Table, number: int) -> pd.DataFrame:

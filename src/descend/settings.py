@@ -282,7 +282,13 @@ NAMED = {
 }
 """The arguments of Transformers of which help has our own line, or whose range is checked."""
 
-USEFUL_LAYERS = {"method": "useful", "strength": 0.8, "exits": "own", "head_lr_ratio": 10.0}
+USEFUL_LAYERS = {
+    "method": "useful",
+    "strength": 0.8,
+    "dual_optim_args": PRETRAINED_DUAL,
+    "exits": "own",
+    "head_lr_ratio": 10.0,
+}
 """How `text` and `image` train, chosen by docs/results/layers.md. `lm` takes the exits alone and trains plainly: at 30
 exits the constraints harmed the last layer."""
 
@@ -519,7 +525,6 @@ class ImageSettings(PretrainedSettings, RecipeSettings):
             "warmup_steps": 0.1,
             "eval_strategy": "epoch",
             "save_strategy": "epoch",
-            "dual_optim_args": PRETRAINED_DUAL,
         }
         | USEFUL_LAYERS
     )

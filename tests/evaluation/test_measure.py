@@ -83,6 +83,25 @@ def test_measure_is_the_computation_by_hand(model, windows, training, size):
     assert model.training is training
 
 
+def test_measure_of_a_classifier_is_the_computation_by_hand(classifier, tokenizer):
+    rows, noise = tokenize(Dataset.from_list(generate_reviews(60, 5)), tokenizer, 50), GaussianNoise(0.5, 0.3, seed=4)
+    found = measured(classifier, TEXT, rows, noise, 7, DataCollatorWithPadding(tokenizer))
+    for place in (0, 13, 59):
+        row = rows[place]
+        ids, label = torch.tensor([row["input_ids"]]), row["labels"]
+        with torch.no_grad():
+            noisy = noise(classifier.get_input_embeddings()(ids), indices=[place])
+            hidden = classifier.network.distilbert(inputs_embeds=noisy, output_hidden_states=True).hidden_states
+            probabilities = torch.stack([classifier.readout(each)[0].softmax(-1) for each in hidden])
+        torch.testing.assert_close(found.losses[place], -probabilities[:, label].log().double(), rtol=1e-4, atol=1e-5)
+        assert found.decisions[place].tolist() == probabilities.argmax(-1).tolist()
+        torch.testing.assert_close(found.confidences[place], probabilities.amax(-1), rtol=1e-4, atol=1e-5)
+        assert found.scores[place].tolist() == (probabilities.argmax(-1) == label).double().tolist()
+    assert found.metrics == pytest.approx(found.scores.mean(0).tolist())
+    assert found.groups.tolist() == list(range(60))  # these texts say nothing of groups
+    np.testing.assert_allclose(found.ratios, found.losses[:, 1:] / found.losses[:, :-1])
+
+
 class Unknown(Classification):
     """A task that knows nothing of the embedding, so that σ_x is measured by forward passes."""
 
@@ -207,6 +226,14 @@ def test_probes_read_what_a_layer_knows(classifier, tokenizer):
 def layers_of(decisions, confidences, scores):
     decisions, confidences, scores = map(torch.tensor, (decisions, confidences, scores))
     return LayerLosses(scores.double(), torch.arange(len(scores)), [], scores.double(), decisions, confidences)
+
+
+def test_exits_are_taken_by_confidence():
+    none = torch.zeros(3, 4).tolist()
+    confidences = [[0.9, 0.5, 0.6, 0.7], [0.1, 0.6, 0.5, 0.4], [0.1, 0.1, 0.1, 0.1]]
+    sure = layers_of([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0]], confidences, none)
+    exits_at = {threshold: sure.exit_layers(threshold).tolist() for threshold in (0.5, 0.6, 1.0, None)}
+    assert exits_at == {0.5: [1, 1, 3], 0.6: [2, 1, 3], 1.0: [3, 3, 3], None: [3, 3, 3]}
 
 
 @pytest.mark.parametrize(

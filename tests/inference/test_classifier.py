@@ -206,6 +206,12 @@ def of_other_words(folder, model):
     learn_tokenizer([" ".join(map(str, range(5000)))]).save_pretrained(folder)
 
 
+def without_padding(folder, model):
+    unpadded = learn_tokenizer(TEXTS)
+    unpadded.pad_token = None
+    unpadded.save_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -215,6 +221,7 @@ def of_other_words(folder, model):
         (lambda folder, model: (folder / "model.safetensors").write_bytes(bytes(100)), "load a classifier"),
         (lambda folder, model: model.bert.save_pretrained(folder), r"classifier.bias, classifier.weight"),
         (of_other_words, r"tokenizer has 5004 words, the model's word embedding \d+\."),
+        (without_padding, "tokenizer.*padding"),
     ],
 )
 def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path, damage, message):

@@ -175,7 +175,7 @@ def test_a_section_begins_with_the_layers_that_suffice(view, tmp_path: Path) -> 
     other = needed(5, "open", baseline="runs/plain", seed=7) | {"kept": {"0.0": "proven", "0.15": "broken"}}
     found = answer(group_of(plain, view("linear", **classifier() | other)))
     rows = {row.cells[0].text: [(cell.text, cell.note) for cell in row.cells[1:]] for row in found.tables[0].rows}
-    assert found.headline == "Within 2 points: ERM 3 of 7 layers, certified; Linear weights 5 of 7 layers, open"
+    assert found.headline == "Within 2 points: ERM: 3 of 7 layers, certified; Linear weights: 5 of 7 layers, open"
     assert rows["ERM"] == [("no layer", ""), *[("3 of 7 layers", "certified, 0.583, 50 % of the time")] * 2]
     assert rows["Linear weights"][1][1] == "open, at most 3.3 points worse; certified: layer 5, 0.643, 50 % of the time"
     words = " ".join(found.lines)

@@ -1,5 +1,6 @@
 """What a section begins with: how many layers suffice, and the numbers with their intervals."""
 
+import re
 from collections.abc import Callable, Sequence
 from math import isfinite
 from statistics import fmean, stdev
@@ -19,6 +20,8 @@ SAME_SIGMA = 1.02
 
 MOST_NAMED = 3
 """Methods that a headline names."""
+
+_STATE = re.compile("[,;]")
 
 
 class Answer(NamedTuple):
@@ -40,14 +43,15 @@ def answer(group: Group) -> Answer:
 
 
 def _side_by_side(group: Group) -> str:
-    """How many layers suffice after each method, over its seeds, and how sure that is."""
-    if len(group.arms) > MOST_NAMED:
+    """How many layers each method needs, over its seeds, where all are held to plain training."""
+    own = [run for run in group.runs if run.summary.layers_needed.baseline is None and run.summary.method != "erm"]
+    if own or len(group.arms) > MOST_NAMED:
         return "How many layers suffice"
     within, found = tolerance_words(KEPT_WITHIN, group.summary.higher_is_better), []
     for arm in group.arms:
         rows = [row for run in arm.runs for row in run.summary.suffices() if row.within == within]
-        each = dict.fromkeys(", ".join(filter(None, (row.layers, row.certain.partition(",")[0]))) for row in rows)
-        found.append(f"{arm.label} {' or '.join(each)}")
+        each = dict.fromkeys(f"{row.layers}, {_STATE.split(row.certain)[0]}".removesuffix(", ") for row in rows)
+        found.append(f"{arm.label}: {' or '.join(each)}".replace("no layer", "not at any layer"))
     return f"Within {within}: {'; '.join(found)}"
 
 

@@ -234,7 +234,8 @@ class _Worker:
         for args in self._arguments.values():
             CLASSES[args.method].check(task, model)
             args.problem(model.depth, model.first_layer)
-            args.warmup(*planned_steps(args, len(self.data.train)))  # type: ignore[arg-type]
+            if not getattr(args, "packing", False):  # TRL packs rows, which a trial alone does
+                args.warmup(*planned_steps(args, len(self.data.train)))  # type: ignore[arg-type]
 
     def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> Configured:
         """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
