@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ NEAREST = {0.8: 0.15}
 PAIRS = {"tied": ("tied", "untied"), "untied": ("untied", "tied"), "": ("",)}
 """Form of constrained runs → forms of plain training that they are held against."""
 
+
+PLAIN = ("erm", "erm-noisier")
+"""The arms that a method is held against."""
 
 CHOSEN = "chosen on validation data"
 """The column that says which of the paper's two dual optimizers validation data chose."""
@@ -101,10 +105,10 @@ def _printed(printed: pd.DataFrame, place: tuple[Any, ...], number: int) -> list
 
 
 def comparisons(table: Table) -> pd.DataFrame:
-    """Every method against plain training of each form, setting by setting."""
+    """Every method against plain training of each form, at the setting's noise and at more, setting by setting."""
     return pd.DataFrame(
         [
-            {**place, "method": label_of(arm, form), "against": label_of("erm", other), CHOSEN: best, "gain": measured}
+            {**place, "method": label_of(arm, form), "against": other, CHOSEN: best, "gain": measured}
             for place, arm, form, other, measured, best in _compared(table)
         ],
         columns=[*SETTING, "method", "against", CHOSEN, "gain"],
@@ -115,11 +119,11 @@ def _compared(table: Table) -> Iterator[tuple[dict[str, Any], str, str, str, Gai
     for setting, group in table.where().groupby(SETTING, sort=False):
         place = dict(zip(SETTING, setting, strict=True))
         for (arm, form), runs in group[group.arm != "erm"].groupby(["arm", "form"], sort=False):
-            for other in PAIRS[form]:
-                plain = table.where(arm="erm", form=other, **place)
-                if len(plain):
+            for base, other in product(PLAIN, PAIRS[form]):
+                plain = table.where(arm=base, form=other, **place)
+                if len(plain) and arm != base:
                     best = arm in PAPER_ARMS and table.better(place["model"], form) == arm
-                    yield place, arm, form, other, gain(runs, plain), "yes" if best else ""
+                    yield place, arm, form, label_of(base, other), gain(runs, plain), "yes" if best else ""
 
 
 def wins(table: Table) -> pd.DataFrame:
