@@ -12,6 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 install-all = { ! $(BIN)/pip config list | grep -q '\.index-url' && $(UV) --editable $(1); } || $(PIP) --editable $(1)
+FOR_DEMO := '.[video,image,report]'
+FOR_TESTS := '.[test,lint,docs,privacy]'
 
 .PHONY: install demo test test-all lint docs sbom audit clean
 
@@ -22,13 +24,13 @@ $(DEMO): pyproject.toml constraints.txt
 	@echo "installing into $(VENV), about 2 GB with the CPU build of torch: a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-compile torch
-	$(PIP) uv || true
-	UV_COMPILE_BYTECODE=1; export UV_COMPILE_BYTECODE; $(call install-all,'.[video,image,report]')
+	@$(PIP) uv || true
+	@UV_COMPILE_BYTECODE=1; export UV_COMPILE_BYTECODE; $(call install-all,$(FOR_DEMO))
 	touch $(DEMO)
 
 # Not compiled: most of these files are never imported, and Python compiles the others when they are.
 $(READY): $(DEMO)
-	PIP_NO_COMPILE=1; export PIP_NO_COMPILE; $(call install-all,'.[test,lint,docs,privacy]')
+	@PIP_NO_COMPILE=1; export PIP_NO_COMPILE; $(call install-all,$(FOR_TESTS))
 	touch $(READY)
 
 # It installs what it needs and no more.
