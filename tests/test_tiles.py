@@ -186,6 +186,7 @@ def test_a_sample_has_its_size_and_its_order():
     assert len(sample(0, torch.device("cpu"))) == 0
 
 
+@pytest.mark.slow
 def test_losses_and_gradients_of_a_sample_are_unbiased():
     """Over many draws the mean estimate is the exact value, within 4 standard errors of each of its numbers."""
     weights = [0.7, -0.4, 1.0]

@@ -43,6 +43,7 @@ def population_risk(threshold):
     return (SPREAD[0] + threshold * SPREAD[1]) * (1 - threshold) ** 2 / 2
 
 
+@pytest.mark.slow
 def test_over_500_draws_the_risk_is_exceeded_in_at_most_one_minus_confidence():
     generator = torch.Generator().manual_seed(0)
     chosen = [certify(drawn(1000, generator), 0.02, 0.9, noise=0.0).threshold for _ in range(500)]

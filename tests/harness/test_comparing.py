@@ -30,6 +30,7 @@ def test_an_interval_has_a_width_around_the_difference_and_turns_around_with_the
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low)) and 0 <= one.p_value == other.p_value <= 1
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_true_difference():
     draws = np.random.default_rng(0).multinomial(60, [0.4, 0.2, 0.1, 0.3], size=1000)
     found = [paired(*pairs(*each)) for each in draws]

@@ -41,6 +41,7 @@ def test_a_run_is_evaluated_with_all_that_a_classifier_is(language, capsys):
     assert "layers agree with" in page and "Token accuracy" in page
 
 
+@pytest.mark.slow
 def test_the_losses_of_a_summary_are_those_of_the_saved_model(language, capsys):
     """By Transformers alone: hidden states, final norm and head, one text at a time."""
     said(capsys, "evaluate", language, "--noise", "0")

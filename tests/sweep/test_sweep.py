@@ -123,6 +123,7 @@ def test_the_chosen_trial_is_the_run_of_the_printed_command_and_its_value_that_o
     assert curve["values"] == [last[step] for step in curve["steps"]]
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_mean_over_seeds_of_the_given_noise_levels(tmp_path, capsys):
     out, more = tmp_path / "sweep", [*ERM, "--seeds", "2", "--seed", "3", "--judge-noise", "0,1.6"]
     assert main(words(out, 1, *more)) == 0

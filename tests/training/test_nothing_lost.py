@@ -57,6 +57,7 @@ def unfinished(finished, tmp_path) -> Path:
 # --- kills
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_at_any_moment_goes_on_bit_equal():
     command = [sys.executable, BENCHMARKS / "kill_test.py", "--tries", "2", "--steps", "9", "--seed", "5", "--json"]
     found = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
