@@ -62,7 +62,7 @@ def gains(table: Table, wanted: Callable[[float, float], bool], **values: object
 
 
 def most(by_setting: dict[str, Gain]) -> Judgement:
-    """More settings of several seeds surely better than not; refuted if half of them are surely worse."""
+    """Most settings with several seeds are surely better; refuted if half of them are surely worse."""
     ahead = [each for each in by_setting.values() if each.value > 0]
     sure = {verdict: sum(each.verdict == verdict for each in by_setting.values()) for verdict in ("better", "worse")}
     words = f"better in {len(ahead)} of {len(by_setting)}, surely in {sure['better']}, surely worse in {sure['worse']}"

@@ -66,7 +66,7 @@ def compared(table: Table, arms: Sequence[str] = COMPARED, **values: Any) -> pd.
 
 
 def classifier(table: Table, **values: Any) -> pd.DataFrame:
-    """Rows of the first of `CLASSIFIERS` that was run on its first data set, at its largest training noise."""
+    """Rows of the first of `CLASSIFIERS` that was run on its first data set, at each training noise."""
     for model in CLASSIFIERS:
         rows = table.where(model=model, **values)
         if len(rows):
@@ -221,7 +221,7 @@ def figure_7(table: Table) -> Figure:
 
 
 def figure_8(table: Table) -> Figure:
-    """Video: what constraints gain over plain training at each test noise, untied DUST over tied, else of one form."""
+    """Video: what constraints gain over plain training of the same form at each test noise; untied DUST over tied."""
     rows = middle(strongest(some(compared(table, model=list(VIDEO_MODELS)), "video")))
     return settings_of(rows, _gain_by_noise)
 
@@ -272,7 +272,7 @@ def figure_10(table: Table) -> Figure:
 
 
 def varied(table: Table, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The main run of an ablation and those of its variants, all of seed 0, with the values of what is varied.
+    """The main run of an ablation and those of its variants, all of seed 0, with the varied setting's values.
 
     Raises:
         NotRunError: If there are fewer than two values.

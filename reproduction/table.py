@@ -98,11 +98,11 @@ class Gain:
         return "better" if self.surely_above(0) else "worse" if self.surely_below(0) else "undecided"
 
     def surely_above(self, bound: float) -> bool:
-        """Whether it is, by several seeds and the interval, or because the other diverged."""
+        """Whether the gain is above a bound: by its interval over several seeds, or because the other diverged."""
         return self.value == math.inf or (self.seeds > 1 and self.low > bound)
 
     def surely_below(self, bound: float) -> bool:
-        """Whether it is, by several seeds and the interval, or because ours diverged."""
+        """Whether the gain is below a bound: by its interval over several seeds, or because ours diverged."""
         return self.value == -math.inf or (self.seeds > 1 and self.high < bound)
 
     def __str__(self) -> str:

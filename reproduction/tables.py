@@ -27,11 +27,11 @@ NEAREST = {0.8: 0.15}
 """Our training noise of video, a standard deviation → the paper's γ, a variance, that is nearly as strong."""
 
 PAIRS = {"tied": ("tied", "untied"), "untied": ("untied", "tied"), "": ("",)}
-"""Form of constrained runs → forms of plain training that they are held against."""
+"""Form of constrained runs → forms of plain training that they are compared with."""
 
 
 PLAIN = ("erm", "erm-noisier")
-"""The arms that a method is held against."""
+"""The arms of plain training that every method is compared with."""
 
 CHOSEN = "chosen on validation data"
 """The column that says which of the paper's two dual optimizers validation data chose."""

@@ -18,7 +18,7 @@ from descend.results import read_config
 from tests.support.runs import said
 from tests.support.sources import clips, write_video
 
-# Three steps on a handful of windows: what is tested is the command line.
+# Three steps on a handful of windows, to test the command line.
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "3", "--use-cpu"]
 BRIEF = ["video-ut", *SHORT, "--window", "2", "--stride", "40"]
 ERM = ["--method", "erm"]

@@ -1,4 +1,4 @@
-"""PrimalDual around a training loop: sums of losses, when the multipliers move, what is saved and told, bad input."""
+"""PrimalDual around a training loop: sums of losses, when the multipliers move, saving, warnings, bad input."""
 
 import json
 import math
@@ -275,7 +275,7 @@ def test_multipliers_that_would_be_no_numbers_stay_where_they_are():
     assert torch.equal(state_of(dual), before)
 
 
-# --- what a run is told of its end, on problems whose end is known
+# --- warnings on problems whose end is known
 
 
 def told(problem, losses, multipliers):
@@ -299,7 +299,7 @@ PAPER = {"first": 1, "stop_gradient": False}
 @pytest.mark.parametrize(
     ("problem", "losses", "multipliers"),
     [
-        # From the first log after warm-up on, where the last loss is far above what is asked.
+        # From the first log after warm-up on, where the last loss is far above its bound.
         (CHAIN(), lambda log: [2.0, 1.5, 1.2, 0.7], lambda log: [0.0] * 4),
         (CHAIN(), lambda log: [2.0, 1.5, 1.2, 0.77], lambda log: [0.0] * 4),
         (CHAIN(), lambda log: [2.0, 1.5, 1.2, 0.72 + 0.9**log], lambda log: [0.0] * 4),

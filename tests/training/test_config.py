@@ -271,7 +271,7 @@ BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 
 
 class NoStep(TrainerCallback):
-    """What is refused is refused before the first step."""
+    """A refusal comes before the first step."""
 
     def on_step_begin(self, args, state, control, **kwargs):
         raise AssertionError("a step was begun")

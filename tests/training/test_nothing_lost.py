@@ -368,7 +368,7 @@ def test_multipliers_that_are_no_numbers_end_the_run_in_words(tmp_path, capsys):
     assert "train into another folder; " in line
 
 
-# --- files of somebody else: each stays as it was, and what is refused says why
+# --- files of somebody else: each stays as it was, and a refusal says why
 
 trainer = partial(points, save_strategy="steps", save_steps=2)
 

@@ -22,6 +22,7 @@ MOST_NAMED = 3
 """Methods that a headline names."""
 
 _STATE = re.compile("[,;]")
+"""What ends the state, such as "open", in how sure a number of layers is."""
 
 
 class Answer(NamedTuple):
