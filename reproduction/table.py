@@ -253,7 +253,7 @@ def _measured(cell: Cell, run: Path, summary: Mapping[str, Any]) -> dict[str, An
         for gamma in dict.fromkeys((0.0, cell.gamma))
         for row in read_json(run / f"answers-{gamma:g}.json") or ()
     ]
-    ratios = summary["ratios"]
+    ratios, config = summary["ratios"], read_json(run / "config.json")
     return {
         **{name: summary.get(name) for name in _SUMMARY},
         "higher": summary["higher_is_better"],
@@ -265,7 +265,8 @@ def _measured(cell: Cell, run: Path, summary: Mapping[str, Any]) -> dict[str, An
         "histogram": np.sum(ratios["histogram"]["counts"], 0).tolist(),
         **{name: groups[name] for name in ("counts", "scores", "root")},
         "trained": _trained(run / "records.jsonl"),
-        "resilience": read_json(run / "config.json")["training"]["resilience"],
+        "resilience": config["training"]["resilience"],
+        "device": config["device"],
         "answers": answers,
     }
 

@@ -56,6 +56,7 @@ class RunConfig(File):
         settings: The recipe's fields.
         training: Training arguments.
         versions: Versions of the libraries.
+        device: A GPU's name, or the type of another device, such as ``cpu``; empty in files of older versions.
         seconds: Training time.
         step: The step of the model that was kept.
         temperature: What a classifier's logits were divided by.
@@ -77,6 +78,7 @@ class RunConfig(File):
     settings: dict[str, JsonValue]
     training: dict[str, JsonValue]
     versions: dict[str, str] = {}
+    device: str = ""
     seconds: float | None = None
     step: int | None = None
     temperature: float | None = None

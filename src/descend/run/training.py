@@ -128,6 +128,7 @@ def _train(
         settings=asdict(recipe),
         training=stored(args),
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
+        device=torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else args.device.type,
     )
     if resume and _begun(out):
         earlier = read_config(out)
