@@ -38,12 +38,13 @@ def write(table: Table, folder: Path) -> Path:
         (files("reproduction") / "templates" / "page.html").read_text("utf-8")
     )
     everything = pd.concat([table.rows, table.trials])
+    hours = everything.groupby("device").seconds.agg(["size", "sum"])
     words = template.render(
         scale=table.scale,
         about=SCALES[table.scale].about,
         runs=len(table.rows),
         trials=len(table.trials),
-        hours=f"{everything.seconds.sum() / 3600:.1f}" if len(everything) else "0",
+        spent=", ".join(f"{row['size']:.0f} on {name} ({row['sum'] / 3600:.1f})" for name, row in hours.iterrows()),
         titles=titles,
         tables=made,
         missing=missing,

@@ -202,13 +202,17 @@ def meets(losses: Sequence[float], alpha: float, cap: float, first: int) -> bool
     return bool(chain[0] <= (1 + ALMOST) * cap and (chain[1:] <= (1 + ALMOST) * (1 - alpha) * chain[:-1]).all())
 
 
+_OF_ALL = ("panel", "variant", "device", "seconds")
+"""Columns that a table has without rows too."""
+
+
 def read(place: Path | Study) -> Table:
     """Read a study's folder, or the file that `write` made of one."""
     if isinstance(place, Study):
         head, *lines = collected(place)
     else:
         head, *lines = [json.loads(line) for line in place.read_text("utf-8").splitlines()]
-    rows = pd.DataFrame([_completed(line) for line in lines], columns=None if lines else [*SETTING, "panel", "variant"])
+    rows = pd.DataFrame([_completed(line) for line in lines], columns=None if lines else [*SETTING, *_OF_ALL])
     searched = rows.panel == SEARCH
     return Table(head["scale"], head["chosen"], head["edges"], rows[~searched], rows[searched])
 
@@ -231,7 +235,7 @@ def collected(study: Study) -> list[dict[str, Any]]:
         folder = study.of(cell)
         summary, failed = (read_json(folder / name) for name in (f"{RUN}/summary.json", FAILED_FILE))
         fields = {name: value for name, value in cell.fields.items() if name not in ("evaluate", "complete")}
-        fields |= {"seconds": (read_json(folder / CELL_FILE) or {}).get("seconds"), "diverged": None}
+        fields |= {"seconds": (read_json(folder / CELL_FILE) or {}).get("seconds"), "diverged": None, "device": None}
         if summary is not None:
             edges = edges or summary["ratios"]["histogram"]["edges"]
             rows.append({**fields, **_measured(cell, folder / RUN, summary)})
@@ -266,7 +270,7 @@ def _measured(cell: Cell, run: Path, summary: Mapping[str, Any]) -> dict[str, An
         **{name: groups[name] for name in ("counts", "scores", "root")},
         "trained": _trained(run / "records.jsonl"),
         "resilience": config["training"]["resilience"],
-        "device": config["device"],
+        "device": config.get("device"),
         "answers": answers,
     }
 
