@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import BertConfig, DistilBertConfig
 
-from descend import InputError
-from descend.noise import GaussianNoise
+from descend import GaussianNoise, InputError
 from descend.privacy import epsilon, guarantee, page
 from tests.support.runs import refused, said
 

@@ -81,12 +81,11 @@ def language(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def here(models, reviews, tmp_path, monkeypatch) -> Path:
-    """An empty working directory with links to ``MODELS`` and ``REVIEWS``."""
-    (tmp_path / "MODELS").symlink_to(models)
-    (tmp_path / "REVIEWS").symlink_to(reviews)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def here(models, reviews, working_directory) -> Path:
+    """A working directory with nothing but links to ``MODELS`` and ``REVIEWS``."""
+    (working_directory / "MODELS").symlink_to(models)
+    (working_directory / "REVIEWS").symlink_to(reviews)
+    return working_directory
 
 
 @pytest.fixture

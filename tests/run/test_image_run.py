@@ -83,12 +83,15 @@ def test_a_head_with_the_datas_classes_is_trained_further_in_its_own_numbers(mod
 
 
 @pytest.mark.slow
-def test_the_guides_commands_and_python_run(models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_guides_commands_and_python_run(models, working_directory):
     shutil.copytree(models / "named", "MODEL")
     for line in commands(ROOT / "docs" / "guides" / "images.md"):
         words = words_of(line)
-        more = [*SHORT.split(), "--data", str(image_folder(tmp_path / "data", count=12))] if words[0] == "train" else []
+        more = (
+            [*SHORT.split(), "--data", str(image_folder(working_directory / "data", count=12))]
+            if words[0] == "train"
+            else []
+        )
         assert main([*words, *more]) == 0
     strips, trains = python_blocks(ROOT / "docs" / "guides" / "images.md")
     exec(strips, {})

@@ -18,9 +18,8 @@ from descend.cli import main
 from descend.evaluation.evaluators import MOST_SAMPLES
 from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
-from descend.results import read_config, read_summary
+from descend.results import RESULTS, read_config, read_summary
 from descend.results.config import PRETRAINED
-from descend.results.ownership import RESULTS
 from descend.run.describing import stored
 from descend.settings import DescentSettings
 from descend.tasks.video import load_video
