@@ -58,8 +58,12 @@ def little_memory():
 
 def frames_file(**arrays) -> bytes:
     content = BytesIO()
-    whole = {"clean": np.zeros((1, 4, 4), np.uint8), "noisy": np.zeros((2, 1, 4, 4), np.uint8)}
-    whole |= {"reconstruction": np.zeros((2, 3, 1, 4, 4), np.uint8), "noise": np.array([0.0, 1.0])}
+    whole = {
+        "clean": np.zeros((1, 4, 4), np.uint8),
+        "noisy": np.zeros((2, 1, 4, 4), np.uint8),
+        "reconstruction": np.zeros((2, 3, 1, 4, 4), np.uint8),
+        "noise": np.array([0.0, 1.0]),
+    }
     np.savez_compressed(content, **(whole | arrays))
     return content.getvalue()
 

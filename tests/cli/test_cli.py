@@ -209,8 +209,13 @@ from descend.cli import main
 os._exit = lambda status: sys.exit(70 if "torch" in sys.modules else status)
 main([])
 """
-    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(file)}
-    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(file),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=os.environ | asked, capture_output=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

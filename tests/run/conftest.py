@@ -52,8 +52,12 @@ def models(tmp_path_factory) -> Path:
     AutoModel.from_config(AutoConfig.for_model("dinov2", **PIXELS)).save_pretrained(place / "backbone")
     image_network("vit", id2label={0: "dogs", 1: "cats"}, labels=2).save_pretrained(place / "named")
     image_network("deit").save_pretrained(place / "three")
-    processing = {"size": {"shortest_edge": 18}, "crop_size": {"height": 16, "width": 16}, "image_mean": [0.1] * 3}
-    processing |= {"image_processor_type": "BitImageProcessor"}
+    processing = {
+        "size": {"shortest_edge": 18},
+        "crop_size": {"height": 16, "width": 16},
+        "image_mean": [0.1] * 3,
+        "image_processor_type": "BitImageProcessor",
+    }
     (place / "backbone" / "preprocessor_config.json").write_text(json.dumps(processing))
     return place
 

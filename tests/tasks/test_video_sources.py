@@ -81,12 +81,16 @@ def test_real_layouts(real_data, path, split, expected):
 # --- trees of files
 
 
-LITTER = "Test/Test001/{0,1,2}.tif Test/Test001/._0.tif Test/Test001_gt/0.bmp Test/.DS_Store Test/@eaDir/0.jpg "
-LITTER += "Test/__MACOSX/Test001/ Test/UCSDped1.m"
+LITTER = (
+    "Test/Test001/{0,1,2}.tif Test/Test001/._0.tif Test/Test001_gt/0.bmp Test/.DS_Store Test/@eaDir/0.jpg "
+    "Test/__MACOSX/Test001/ Test/UCSDped1.m"
+)
 VIDEOS = "a.mp4 holiday/{2,10}.avi holiday/sea/9.MP4 holiday/notes.txt empty/ z.mov"
 SHANGHAI = "training/videos/01_001.avi testing/frames/01_0014/0.jpg"
-DAVIS = "JPEGImages/480p/{bear,blackswan,camel,dog}/00000.jpg JPEGImages/Full-Resolution/dog/0.jpg "
-DAVIS += "Annotations/480p/{bear,blackswan,camel,dog}/00000.png "
+DAVIS = (
+    "JPEGImages/480p/{bear,blackswan,camel,dog}/00000.jpg JPEGImages/Full-Resolution/dog/0.jpg "
+    "Annotations/480p/{bear,blackswan,camel,dog}/00000.png "
+)
 ROOT = "UCSD/ped{1,2}/Test/01/0.jpg avenue/Test/01/0.jpg notes/"
 BOTH = "testing/08.avi testing/labels/ testing/09/0.jpg"
 SOURCE = "frames_flat/0.jpg frames_flat/source/a.mp4"
