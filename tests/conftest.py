@@ -60,6 +60,13 @@ def _scenes_drawn_once():
     datasets.generate_scenes = draw
 
 
+@pytest.fixture
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data sets (see README): tests that need one skip where it is not."""

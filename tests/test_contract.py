@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, default_collate
 from transformers import BertForSequenceClassification, LlamaForCausalLM, default_data_collator
 
-from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective, Task, evaluate
-from descend.models import LayeredModel
+from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, LayeredModel, Objective, Task, evaluate
 from descend.tasks.text import Classification, TokenClassification
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import Classes, ResidualMLP, Whole, layers, mlp, samples
@@ -239,10 +238,6 @@ def test_what_does_not_fit_is_refused_before_any_step(case, tmp_path):
         trainer(tmp_path, **given())
 
 
-def restored(self, prediction, target):
-    return (prediction - target).square().mean(-1)
-
-
 class Stream(torch.utils.data.IterableDataset):
     begun = 0
 
@@ -259,7 +254,11 @@ FITTING = {
     "groups": lambda: {"held_out": [row | {"group": place // 2} for place, row in enumerate(samples(16))]},
     "an embedding of whole numbers": lambda: {"model": layers(Words()), "data": NUMBERS},
     "a field that the task names": lambda: {
-        "task": wrong(fields=("clean",), target=lambda self, batch: batch["clean"], losses=restored),
+        "task": wrong(
+            fields=("clean",),
+            target=lambda self, batch: batch["clean"],
+            losses=lambda self, p, t: (p - t).square().mean(-1),
+        ),
         "model": layers(),
         "data": [{"x": torch.rand(4), "clean": torch.rand(3), "name": 3} for _ in range(16)],
     },

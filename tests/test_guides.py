@@ -1,8 +1,6 @@
 """What README, guides, tutorials and the page of families tell people to type does what it says."""
 
-import contextlib
 import inspect
-import io
 import json
 import re
 import runpy
@@ -24,13 +22,11 @@ from descend.cli import main
 from descend.models import causal, images
 from descend.models.encoders import FAMILIES
 from descend.tasks.text import generate_instructions
-from tests.support import networks, own
+from tests.support import networks, own, tagging
 from tests.support.cases import slow_but
-from tests.support.documented import ROOT, commands, python_blocks, words_of
+from tests.support.documented import ROOT, commands, help_of, python_blocks, words_of
 from tests.support.networks import QUIET, network
 from tests.support.sources import write_frames, write_video
-from tests.support.tagging import HEADS, Tagger
-from tests.support.tagging import texts as tagged
 from tests.support.texts import review_folder, review_tokenizer, samples
 
 GUIDES = ROOT / "docs" / "guides"
@@ -68,9 +64,8 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def run(data, tmp_path, monkeypatch, capsys):
+def run(data, working_directory, monkeypatch, capsys):
     """Run the commands of a page in an empty folder, with fewer steps and small data."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DESCEND_CACHE", str(data / "cache"))
     places = {"FOLDER": "words", "TEXTS": "reviews", "DATA": "reviews", "VIDEOS": "videos/testing"}
     places |= {name: name for name in ("alpaca_data.json", "alpaca_eval.json")}
@@ -127,8 +122,8 @@ def test_resume_in_a_script():
 
 
 @pytest.mark.slow
-def test_language_in_a_script(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_directory")
+def test_language_in_a_script(capsys):
     tokenizer = review_tokenizer()
     tokenizer.eos_token = "[PAD]"
     words = {"vocab_size": len(tokenizer), "max_position_embeddings": 40, "num_hidden_layers": 5}
@@ -144,8 +139,8 @@ def test_language_in_a_script(tmp_path, monkeypatch, capsys):
     exec(leaves, {"model": scope["trainer"].model.eval(), "inputs": inputs | {"do_sample": False}})
 
 
-def test_the_guide_to_your_own_model(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_directory")
+def test_the_guide_to_your_own_model(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *shape: torch.ones(5, 4))
     reads, reads_by_a_function, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
     scope = {"module": own.mlp(), "ResidualMLP": own.ResidualMLP}
@@ -211,27 +206,26 @@ def test_its_table_is_the_codes():
 def test_its_code_trains(block, tmp_path):
     torch.manual_seed(0)
     head = "answer" if "start_positions" in block else "tokens"
-    network("bert", labels=3 if head == "tokens" else 2, auto=HEADS[head]).save_pretrained(tmp_path / "model")
+    network("bert", labels=3 if head == "tokens" else 2, auto=tagging.HEADS[head]).save_pretrained(tmp_path / "model")
     tokenizer = review_tokenizer()
     given = {
         "args": TrainingArguments(str(tmp_path / "run"), **QUIET | {"max_steps": 1}),
-        "train": tagged(head),
-        "validation": tagged(head, 8),
+        "train": tagging.texts(head),
+        "validation": tagging.texts(head, 8),
         "tokenizer": tokenizer,
         "collator": DataCollatorForTokenClassification(tokenizer),
-        "tagger": Tagger(),
+        "tagger": tagging.Tagger(),
     }
     exec(block.replace('"MODEL"', repr(str(tmp_path / "model"))), given)
     assert given["trainer"].state.global_step == 1
 
 
-def test_its_code_judges_a_plain_classifier(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_its_code_judges_a_plain_classifier(working_directory):
     tokenizer = review_tokenizer()
     network("bert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80).save_pretrained("MODEL")
     given = {"test": Dataset.from_list(samples(tokenizer, 12, 0)), "tokenizer": tokenizer}
     exec(JUDGES, given)
-    assert given["summary"].samples == 12 and (tmp_path / "plain" / "summary.json").is_file()
+    assert given["summary"].samples == 12 and (working_directory / "plain" / "summary.json").is_file()
 
 
 # --- the tutorial on a model of your own
@@ -254,10 +248,8 @@ def test_the_tutorial_ends_in_a_page_that_compares_both(tmp_path, monkeypatch, c
 @cache
 def options_of(*words: str) -> set[str]:
     """The options that the help of a command names."""
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        main([*words, "--help-all" if words[0] == "train" else "--help"])
-    known = set(re.findall(r"--[\w-]+", shown.getvalue()))
+    shown = help_of(*words, "--help-all" if words[0] == "train" else "--help")
+    known = set(re.findall(r"--[\w-]+", shown))
     return known | {option.replace("_", "-") for option in known}
 
 

@@ -7,6 +7,7 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -41,17 +42,15 @@ SLOW = ("torch._dynamo", "torch.distributed.tensor", "scipy.stats")
 @pytest.fixture(scope="module")
 def light() -> Iterator[Callable]:
     """Run code where the command line is imported, and nothing else."""
-    forking = Forking("descend.cli")
-    yield forking.run
-    forking.close()
+    with closing(Forking("descend.cli")) as forking:
+        yield forking.run
 
 
 @pytest.fixture(scope="module")
 def without() -> Iterator[Callable]:
     """Run code where modules are hidden; `SLOW` are imported already."""
-    forking = Forking(*SLOW)
-    yield lambda hidden, code, cwd: forking.run(HIDING.format(hidden=list(hidden)) + code, cwd)
-    forking.close()
+    with closing(Forking(*SLOW)) as forking:
+        yield lambda hidden, code, cwd: forking.run(HIDING.format(hidden=list(hidden)) + code, cwd)
 
 
 def saying(*argv: str) -> str:

@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import BertConfig, DistilBertConfig
 
-from descend import InputError
-from descend.noise import GaussianNoise
+from descend import GaussianNoise, InputError
 from descend.privacy import epsilon, guarantee, page
 from tests.support.runs import refused, said
 
@@ -169,40 +168,6 @@ def test_every_setting_is_heard(told, argv, std, sensitivity, delta):
     assert (cells[3] == cells[2]) == ("--tokens" in argv) and ("C = 1 (as given; σ_x = 0.5)" in out) == (
         "--clip" in argv
     )
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "expected --noise with levels γ such as 1,20,200, or the folder of a run; got neither"),
-        (["--noise", "loud"], "noise must be levels as 0,0.1,0.2"),
-        (["--noise", "-1"], "levels γ of at least 0"),
-        (["--noise", "1", "--delta", "0"], "delta must lie strictly between 0 and 1, such as 1e-5; got 0.0"),
-        (["--noise", "1", "--delta", "1"], "delta must lie strictly between 0 and 1"),
-        (["--noise", "1", "--delta=-1e-5"], "delta must lie strictly between 0 and 1"),
-        (["--noise", "1", "--delta", "nan"], "delta must lie strictly between 0 and 1"),
-        (["--noise", "1", "--delta", "small"], "invalid float value: 'small'"),
-        (["--noise", "1", "--clip", "0"], "clip must be a finite number above 0; got 0.0"),
-        (["--noise", "1", "--clip", "-3"], "clip must be a finite number above 0"),
-        (["--noise", "1", "--clip", "inf"], "clip must be a finite number above 0"),
-        (["--noise", "1", "--clip", "1e308"], "sensitivity must be a finite number above 0"),
-        (["--noise", "1", "--sigma", "0"], "sigma must be a finite number above 0"),
-        (["--noise", "1e300", "--sigma", "1e300"], "standard deviation must be finite"),
-        (["--noise", "1", "--tokens", "0"], "tokens must be from 1 to"),
-        (["--noise", "1", "--tokens", "9" * 400], "tokens must be from 1 to"),
-        (["--noise", "1", "--tokens", "1.5"], "invalid int value: '1.5'"),
-        (["--noise", "1", "--dimension", "0"], "dimension must be from 1 to"),
-        (["--noise", "1", "--dimension", "9" * 400], "dimension must be from 1 to"),
-        (["--noise", "1", "--epsilon", "1"], "no setting --epsilon"),
-        (["--noise", "1", "--noise-is", "snr"], "'std', 'variance'"),
-        (["NOWHERE"], "NOWHERE/config.json must be a file; it is not there"),
-        (["NOWHERE", "--noise", "1"], "NOWHERE/config.json must be a file; it is not there"),
-    ],
-)
-def test_wrong_input_is_one_clear_line(capsys, tmp_path, monkeypatch, argv, message):
-    monkeypatch.chdir(tmp_path)
-    line = refused(capsys, "privacy", *argv)
-    assert line.startswith("descend: ") and message in line
 
 
 # --- a run

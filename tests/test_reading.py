@@ -8,6 +8,7 @@ import os
 import struct
 import zlib
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -20,18 +21,18 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
 
-from descend import reading
-from descend.errors import InputError
+from descend import InputError, reading
 from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text
 from descend.report import RunView, write_completions
 from descend.report.samples import Frames
 from descend.run.completing import _prompts
 from descend.run.loading import read_dual
-from descend.tasks.text import read_imdb, read_instructions, read_mnli
+from descend.tasks.images.sources import read_images
+from descend.tasks.text import read_imdb, read_instructions, read_labelled, read_mnli
 from descend.tasks.video import Clip, find_clips
 from tests.support.cases import slow_but
 from tests.support.pages import fake_run
-from tests.support.sources import imdb, mnli, write_frames, write_video
+from tests.support.sources import grow, image_folder, imdb, mnli, write_frames, write_video
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
@@ -57,8 +58,12 @@ def little_memory():
 
 def frames_file(**arrays) -> bytes:
     content = BytesIO()
-    whole = {"clean": np.zeros((1, 4, 4), np.uint8), "noisy": np.zeros((2, 1, 4, 4), np.uint8)}
-    whole |= {"reconstruction": np.zeros((2, 3, 1, 4, 4), np.uint8), "noise": np.array([0.0, 1.0])}
+    whole = {
+        "clean": np.zeros((1, 4, 4), np.uint8),
+        "noisy": np.zeros((2, 1, 4, 4), np.uint8),
+        "reconstruction": np.zeros((2, 3, 1, 4, 4), np.uint8),
+        "noise": np.array([0.0, 1.0]),
+    }
     np.savez_compressed(content, **(whole | arrays))
     return content.getvalue()
 
@@ -292,6 +297,8 @@ def test_a_data_set_may_be_a_link_and_links_inside_it_may_stay_inside(tmp_path):
         (read_mnli, mnli, "train.tsv", "mnli/train.tsv"),
         (read_imdb, Path.mkdir, "aclImdb", "imdb"),  # the folder that the archive unpacks to
         (read_imdb, imdb, "train/pos/2.txt", "imdb/train/pos/0_1.txt"),
+        (read_labelled, partial(grow, tree="{cats,dogs}/{0,1,2}.txt"), "cats/6.txt", "imdb/train/pos/0_1.txt"),
+        (lambda root: read_images(str(root)), image_folder, "train/cats/6.png", "frames/01/0.jpg"),
     ],
 )
 def test_no_reader_of_data_sets_is_led_out_unless_it_is_allowed(tmp_path, monkeypatch, read, make, link, leads):
@@ -304,7 +311,7 @@ def test_no_reader_of_data_sets_is_led_out_unless_it_is_allowed(tmp_path, monkey
     (root / link).parent.mkdir(exist_ok=True)
     (root / link).unlink(missing_ok=True)
     (root / link).symlink_to(outside / leads)
-    with pytest.raises(InputError, match="out of") as caught:
+    with pytest.raises(InputError, match=rf"{link}.* leads out of") as caught:
         read(root)
     assert "a secret" not in str(caught.value)
     if link in ("training/01", "a.avi"):

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -42,10 +43,7 @@ def test_recipes_are_listed_and_no_command_is_as_good_as_help(capsys):
     ],
 )
 def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, again):
-    def interrupted(words):
-        raise KeyboardInterrupt
-
-    monkeypatch.setitem(COMMANDS, argv[0], interrupted)
+    monkeypatch.setitem(COMMANDS, argv[0], Mock(side_effect=KeyboardInterrupt))
     _, line = said(capsys, *argv, status=130)
     assert line == "descend: interrupted." + (f" Go on with: descend {again}" if again else "") + "\n"
 
@@ -189,22 +187,6 @@ def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, mo
 # --- completion in the shell, without torch
 
 
-def completed(line: str, folder, **shell: str) -> list[str]:
-    """What a shell offers for a line; fails if torch was imported for it."""
-    code = """
-import os, sys
-from descend.cli import main
-os._exit = lambda status: sys.exit(70 if "torch" in sys.modules else status)
-main([])
-"""
-    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(folder / "offered")}
-    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line)), **shell}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=os.environ | asked, capture_output=True, timeout=60, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return [word.strip() for word in (folder / "offered").read_text().splitlines()]
-
-
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -218,9 +200,26 @@ main([])
         ("descend denoise run --la", ["--layer"]),
     ],
 )
-def test_a_shell_is_offered_what_fits(tmp_path, line, offered):
+def test_a_shell_is_offered_what_fits_and_torch_is_not_imported_for_it(tmp_path, line, offered):
     (tmp_path / "clips").mkdir()
-    assert completed(line, tmp_path) == offered
+    file = tmp_path / "offered"
+    code = """
+import os, sys
+from descend.cli import main
+os._exit = lambda status: sys.exit(70 if "torch" in sys.modules else status)
+main([])
+"""
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(file),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [word.strip() for word in file.read_text().splitlines()] == offered
 
 
 def test_bash_completes_by_the_printed_code(tmp_path):

@@ -4,8 +4,6 @@ and each recipe's settings, which its help lists and its classes declare.
 python -m tests.cli.test_golden        # writes golden.txt anew; say in the changelog what changed
 """
 
-import contextlib
-import io
 import os
 import re
 from dataclasses import MISSING, fields
@@ -20,17 +18,10 @@ from descend.cli.settings import GROUPS
 from descend.recipes import RECIPES
 from descend.recipes.corpora import CORPORA
 from descend.settings import DescentSettings, SFTSettings, settings_of
-from tests.support.documented import ROOT, commands, python_blocks, words_of
+from tests.support.documented import ROOT, commands, help_of, python_blocks, words_of
 
 FILE = Path(__file__).with_name("golden.txt")
 PAGE = ROOT / "docs" / "reference" / "command_line.md"
-
-
-def help_of(*words: str) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        main(words)
-    return out.getvalue()
 
 
 def offered() -> str:
@@ -47,8 +38,8 @@ def test_names_and_help_are_as_they_were(monkeypatch):
     assert offered().splitlines() == FILE.read_text().splitlines()
 
 
-def test_the_commands_and_the_python_of_the_page_run_in_their_order(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("working_directory")
+def test_the_commands_and_the_python_of_the_page_run_in_their_order(capsys):
     helps, short, *lines = commands(PAGE)
     assert len(lines) == 2 and helps.endswith("--help") and short.endswith("--help")  # of the golden help
     for line in lines:
@@ -106,13 +97,12 @@ def test_the_kinds_of_texts_are_those_that_are_known():
     assert settings_of(RECIPES["text-ut"].settings)["dataset"].metadata["choices"] == tuple(CORPORA)
 
 
-def test_generated_data_are_a_word_and_no_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_generated_data_are_a_word_and_no_folder(working_directory):
     recipe = descend.configure("video-ut", data="generated", output_dir="run").recipe.completed()
     assert (recipe.data, recipe.source) == ("generated", None)
-    (tmp_path / "generated").mkdir()
+    (working_directory / "generated").mkdir()
     recipe = descend.configure("video-ut", data="./generated", output_dir="run").recipe.completed()
-    assert recipe.source == str(tmp_path / "generated")
+    assert recipe.source == str(working_directory / "generated")
 
 
 if __name__ == "__main__":

@@ -107,10 +107,9 @@ def denoise(frames, **settings):
         (lambda frames: DescentDenoiser.from_pretrained("."), "can't load a denoiser"),
     ],
 )
-def test_what_can_not_be_denoised_or_is_no_denoiser_is_refused(tmp_path, frames, monkeypatch, call, message):
-    monkeypatch.chdir(tmp_path)
+def test_what_can_not_be_denoised_or_is_no_denoiser_is_refused(working_directory, frames, call, message):
     for name in ("a", "b"):
-        write_frames(tmp_path / "clips" / name)
+        write_frames(working_directory / "clips" / name)
     network("bert").save_pretrained("bert")
     with pytest.raises(InputError, match=message):
         call(frames)

@@ -11,10 +11,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainingArguments
 
 import descend
-from descend import DescentTrainer
 from descend.cli import main
 from descend.cli.settings import read_recipe
-from descend.noise import GaussianNoise
 from descend.results import RunConfig, Summary, read_summary, verdict_sentence
 from descend.results.card import CARD_FILE, card, edited_card, write_card
 from descend.run.describing import stored, train_command, values_of
@@ -164,21 +162,31 @@ def configured(words: list[str]) -> RunConfig:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_command_of_a_card_trains_the_same_run_and_names_no_folder(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_of_a_card_trains_the_same_run_and_names_no_folder(command, working_directory):
     config = configured(shlex.split(command))
     words = shlex.split(train_command(config))
     assert words[:3] == ["descend", "train", config.recipe] and words[-2:] == ["--out", "RUN"]
     assert configured(words[2:-2]) == config and "hidden" not in words
-    (tmp_path / "secret" / "clips").mkdir(parents=True)
-    places = {"data": str(tmp_path / "secret" / "clips"), "cache_dir": str(tmp_path)}
+    clips = working_directory / "secret" / "clips"
+    clips.mkdir(parents=True)
+    places = {"data": str(clips), "cache_dir": str(working_directory)}
     shared = train_command(config.model_copy(update={"given": config.given | places}))
-    assert "--data clips" in shared and str(tmp_path) not in shared
+    assert "--data clips" in shared and str(working_directory) not in shared
     assert train_command(config.model_copy(update={"given": {}})) == ""  # of an older run
 
 
-@pytest.mark.parametrize("adapters", [False, True])
-def test_what_is_pushed_has_our_card(adapters, tmp_path, monkeypatch):
+ADAPTERS = LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"])
+
+
+@pytest.mark.parametrize(
+    ("make", "library"),
+    [
+        (lambda: network("distilbert"), "transformers"),
+        (lambda: get_peft_model(network("distilbert"), ADAPTERS), "peft"),
+    ],
+    ids=["whole", "adapters"],
+)
+def test_what_is_pushed_has_our_card(make, library, tmp_path, monkeypatch):
     pushed = []  # the folders that would be uploaded
     hub = SimpleNamespace(
         create_repo=lambda *_, **__: SimpleNamespace(repo_id="me/it"),
@@ -186,19 +194,16 @@ def test_what_is_pushed_has_our_card(adapters, tmp_path, monkeypatch):
     )
     monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub, raising=False)
     monkeypatch.setattr("transformers.trainer.create_repo", hub.create_repo, raising=False)
-    model, file = network("distilbert"), tmp_path / "out" / CARD_FILE
-    if adapters:
-        model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"]))
+    file = tmp_path / "out" / CARD_FILE
     args = TrainingArguments(str(tmp_path / "out"), max_steps=1, hub_model_id="me/it", **QUIET)
-    noise, data = GaussianNoise(0.15, noise_is="variance"), labelled()
-    trainer = DescentTrainer(model, args, train_dataset=data, eval_dataset=data, noise=noise)
+    noise, data = descend.GaussianNoise(0.15, noise_is="variance"), labelled()
+    trainer = descend.DescentTrainer(make(), args, train_dataset=data, eval_dataset=data, noise=noise)
     trainer.train()
     trainer.evaluate()
     trainer.push_to_hub(license="mit", tags="mine")
     loaded = ModelCard.load(file)
     assert pushed == [str(tmp_path / "out")] and (loaded.data.license, loaded.data.model_name) == ("mit", "it")
-    assert loaded.data.tags == ["descend", "mine"]
-    assert loaded.data.library_name == ("peft" if adapters else "transformers")
+    assert (loaded.data.library_name, loaded.data.tags) == (library, ["descend", "mine"])
     assert verdict_sentence(trainer.verdict, "the evaluation data") in loaded.text
     assert "noise γ = 0.15, where γσ_x is the variance, on the input embedding" in loaded.text
     descend.evaluate(trainer, data)

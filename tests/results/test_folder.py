@@ -18,9 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.results import LOCK_FILE, locked
-from descend.results.folder import new_file, put
-from descend.results.ownership import atomic_folder
+from descend.results import LOCK_FILE, atomic_folder, locked, new_file, put
 
 fork = multiprocessing.get_context("fork")
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from descend.errors import InputError
-from descend.results import SCHEMA, AnytimeCurve, Summary, read_completions, read_records
-from descend.results.records import Records
+from descend.results import SCHEMA, AnytimeCurve, Records, Summary, read_completions, read_records
 from tests.support.files import ANSWER, CERTIFIED, FILES, GROUPS, LAYERS, RECORD, SEARCH, SUMMARY, SWEEP, TRIAL
 
 LATER = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}

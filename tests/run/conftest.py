@@ -52,8 +52,12 @@ def models(tmp_path_factory) -> Path:
     AutoModel.from_config(AutoConfig.for_model("dinov2", **PIXELS)).save_pretrained(place / "backbone")
     image_network("vit", id2label={0: "dogs", 1: "cats"}, labels=2).save_pretrained(place / "named")
     image_network("deit").save_pretrained(place / "three")
-    processing = {"size": {"shortest_edge": 18}, "crop_size": {"height": 16, "width": 16}, "image_mean": [0.1] * 3}
-    processing |= {"image_processor_type": "BitImageProcessor"}
+    processing = {
+        "size": {"shortest_edge": 18},
+        "crop_size": {"height": 16, "width": 16},
+        "image_mean": [0.1] * 3,
+        "image_processor_type": "BitImageProcessor",
+    }
     (place / "backbone" / "preprocessor_config.json").write_text(json.dumps(processing))
     return place
 
@@ -81,12 +85,11 @@ def language(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def here(models, reviews, tmp_path, monkeypatch) -> Path:
-    """An empty working directory with links to ``MODELS`` and ``REVIEWS``."""
-    (tmp_path / "MODELS").symlink_to(models)
-    (tmp_path / "REVIEWS").symlink_to(reviews)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def here(models, reviews, working_directory) -> Path:
+    """A working directory with nothing but links to ``MODELS`` and ``REVIEWS``."""
+    (working_directory / "MODELS").symlink_to(models)
+    (working_directory / "REVIEWS").symlink_to(reviews)
+    return working_directory
 
 
 @pytest.fixture

@@ -94,11 +94,10 @@ def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights
     assert "holds adapters" in out and "vllm serve WHOLE" in out
 
 
-def test_the_code_of_the_page_runs(language, classifier, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(language, tmp_path / "runs" / "llm")
-    shutil.copytree(classifier, tmp_path / "runs" / "imdb")
-    shutil.copytree(classifier / "model", tmp_path / "saved")
+def test_the_code_of_the_page_runs(language, classifier, working_directory, capsys):
+    shutil.copytree(language, working_directory / "runs" / "llm")
+    shutil.copytree(classifier, working_directory / "runs" / "imdb")
+    shutil.copytree(classifier / "model", working_directory / "saved")
     exports = [line for line in commands(PAGE) if line.startswith("descend export ")]
     assert len(exports) == 3
     said(capsys, "evaluate", "runs/imdb", "--noise", "0,1")

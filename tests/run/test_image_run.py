@@ -83,12 +83,15 @@ def test_a_head_with_the_datas_classes_is_trained_further_in_its_own_numbers(mod
 
 
 @pytest.mark.slow
-def test_the_guides_commands_and_python_run(models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_guides_commands_and_python_run(models, working_directory):
     shutil.copytree(models / "named", "MODEL")
     for line in commands(ROOT / "docs" / "guides" / "images.md"):
         words = words_of(line)
-        more = [*SHORT.split(), "--data", str(image_folder(tmp_path / "data", count=12))] if words[0] == "train" else []
+        more = (
+            [*SHORT.split(), "--data", str(image_folder(working_directory / "data", count=12))]
+            if words[0] == "train"
+            else []
+        )
         assert main([*words, *more]) == 0
     strips, trains = python_blocks(ROOT / "docs" / "guides" / "images.md")
     exec(strips, {})
@@ -102,9 +105,11 @@ def test_the_guides_commands_and_python_run(models, tmp_path, monkeypatch):
 
 @pytest.mark.skipif("DESCEND_PRETRAINED" not in os.environ, reason="DESCEND_PRETRAINED, a folder of models, is not set")
 def test_a_real_dinov2_learns_digits(tmp_path):
-    words = "--image-size 28 --keep-layers 3 --per-device-train-batch-size 32 --max-steps 45 --eval-steps 45"
-    words += " --save-steps 45"
-    out = train(Path(os.environ["DESCEND_PRETRAINED"], "dinov2"), tmp_path / "run", words, data="digits")
+    settings = (
+        "--image-size 28 --keep-layers 3 --per-device-train-batch-size 32 "
+        "--max-steps 45 --eval-steps 45 --save-steps 45"
+    )
+    out = train(Path(os.environ["DESCEND_PRETRAINED"], "dinov2"), tmp_path / "run", settings, data="digits")
     assert held_out(out)[0]["pixel_values"].shape == (3, 28, 28)
     assert main(["evaluate", str(out), "--noise", "0"]) == 0
     assert read_summary(out).layer_metrics[0][-1] > 0.5

@@ -85,8 +85,17 @@ def test_noise_moves_answers_and_an_interrupted_file_goes_on(language, prompts, 
     lines = [json.dumps(row) for row in read_json(tmp_path / "whole.json")]
     lines.insert(1, "null")
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (language / "config.json", prompts)]
-    header = {"run": str(language.absolute()), "model": "model", "trained": digests[0], "prompts": 7}
-    header |= {"prompts_file": digests[1], "noise": 1.5, "max_new_tokens": 6, "batch_size": 2, "seed": 0}
+    header = {
+        "run": str(language.absolute()),
+        "model": "model",
+        "trained": digests[0],
+        "prompts": 7,
+        "prompts_file": digests[1],
+        "noise": 1.5,
+        "max_new_tokens": 6,
+        "batch_size": 2,
+        "seed": 0,
+    }
     begun = "\n".join([json.dumps(header), *lines[:4], lines[4].replace("d", "x"), lines[5][:9]])
     (tmp_path / "half.json.partial").write_text(begun)
     assert "is of other settings" in ask("half.json", "--seed", "1", status=2)

@@ -18,9 +18,8 @@ from descend.cli import main
 from descend.evaluation.evaluators import MOST_SAMPLES
 from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
-from descend.results import read_config, read_summary
+from descend.results import RESULTS, read_config, read_summary
 from descend.results.config import PRETRAINED
-from descend.results.ownership import RESULTS
 from descend.run.describing import stored
 from descend.settings import DescentSettings
 from descend.tasks.video import load_video
@@ -40,8 +39,19 @@ def edit(file: Path, **parts) -> None:
 
 
 def test_a_run_folder_holds_what_the_plan_says(finished):
-    files = {"config.json", "records.jsonl", "model", "dual.safetensors", "summary.json", "groups.json", "frames.npz"}
-    files |= {"report.html", "checkpoint-3", "checkpoint-6", "checkpoint-8"}
+    files = {
+        "config.json",
+        "records.jsonl",
+        "model",
+        "dual.safetensors",
+        "summary.json",
+        "groups.json",
+        "frames.npz",
+        "report.html",
+        "checkpoint-3",
+        "checkpoint-6",
+        "checkpoint-8",
+    }
     assert {path.name for path in finished.iterdir()} == files
     assert {path.name for path in (finished / "model").iterdir()} == {"config.json", "model.safetensors", "README.md"}
     dual = load_file(finished / "dual.safetensors")
@@ -54,9 +64,22 @@ def test_a_run_folder_holds_what_the_plan_says(finished):
 
 def test_the_summary_has_what_the_plan_says(finished):
     summary = json.loads((finished / "summary.json").read_text())
-    expected = {"recipe": "video-ut", "method": "constrained", "seed": 42, "model": "UT-2", "dataset": "scenes"}
-    expected |= {"metric": "rmse", "higher_is_better": False, "noise": [0, 0.8, 1.6], "train_noise": 0.8}
-    expected |= {"split": "test", "checkpoint": "model", "limits": [None, 0.4, 0.4], "samples": 45, "groups": 3}
+    expected = {
+        "recipe": "video-ut",
+        "method": "constrained",
+        "seed": 42,
+        "model": "UT-2",
+        "dataset": "scenes",
+        "metric": "rmse",
+        "higher_is_better": False,
+        "noise": [0, 0.8, 1.6],
+        "train_noise": 0.8,
+        "split": "test",
+        "checkpoint": "model",
+        "limits": [None, 0.4, 0.4],
+        "samples": 45,
+        "groups": 3,
+    }
     assert {name: summary[name] for name in expected} == expected
     assert {level: len(found) for level, found in summary["layer_losses"].items()} == {"0.0": 3, "0.8": 3, "1.6": 3}
     assert len(summary["violations"]) == len(summary["multipliers"]) == 2 and summary["values"] and summary["mean"]
@@ -251,8 +274,15 @@ def test_what_is_no_number_is_judged_with_nulls(finished, out, capsys):
     assert "INFEASIBLE: layers 1, 2 break their constraints" in said(capsys, "evaluate", out, "--noise", "0,0.8")[0]
     summary = strict(out / "summary.json")
     assert summary["layer_losses"]["0.8"].pop(0) > 0
-    expected = {"feasible": False, "certain": False, "violated": [1, 2], "values": [None, None], "mean": None}
-    expected |= {"violations": [None, None], "violation_intervals": [[None, None]] * 2}
+    expected = {
+        "feasible": False,
+        "certain": False,
+        "violated": [1, 2],
+        "values": [None, None],
+        "mean": None,
+        "violations": [None, None],
+        "violation_intervals": [[None, None]] * 2,
+    }
     assert {name: summary[name] for name in expected} == expected and summary["layer_losses"]["0.8"] == [None, None]
     said(capsys, "report", out)
     page = (out / "report.html").read_text()

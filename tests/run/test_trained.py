@@ -28,8 +28,15 @@ def constrained(tmp_path_factory):
 
 def test_every_saved_model_says_what_it_was_trained_with(constrained):
     folder, ours = constrained
-    expected = {"version": version("descend"), "method": "constrained", "seed": 3, "noise": 0.5, "noise_is": "std"}
-    expected |= {"problem": PROBLEM, "shift": "gaussian"}
+    expected = {
+        "version": version("descend"),
+        "method": "constrained",
+        "seed": 3,
+        "noise": 0.5,
+        "noise_is": "std",
+        "problem": PROBLEM,
+        "shift": "gaussian",
+    }
     assert ours.temperature != 1 and (folder / "best_feasible").is_dir()
     for name, temperature in (("saved", ours.temperature), ("checkpoint-20", 1.0), ("best_feasible", ours.temperature)):
         assert json.loads((folder / name / "config.json").read_text())["descend"] == expected | {

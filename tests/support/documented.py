@@ -1,8 +1,12 @@
-"""What the README and the guides tell people to type: their Python blocks and commands."""
+"""What the README, the guides and the help tell people to type: Python blocks, commands and options."""
 
+import contextlib
+import io
 import re
 import shlex
 from pathlib import Path
+
+from descend.cli import main
 
 ROOT = Path(__file__).parents[2]
 NOT_RUN = "# not run here: "
@@ -34,3 +38,11 @@ def words_of(command: str) -> list[str]:
     """The arguments of ``descend`` in a command, whoever launches it."""
     words = shlex.split(command, comments=True)
     return words[words.index("descend") + 1 :]
+
+
+def help_of(*words: str) -> str:
+    """What a command that ends with ``--help`` or ``--help-all`` prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main(words)
+    return out.getvalue()

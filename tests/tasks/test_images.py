@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 from transformers import ViTImageProcessorPil
 
-from descend import InputError
-from descend.errors import MissingPackageError
+from descend.errors import InputError, MissingPackageError
 from descend.tasks.images.sources import Images, read_images
 from tests.support.sources import grow, image_folder
 
