@@ -92,22 +92,21 @@ def _arrays(path: Path) -> list[np.ndarray]:
 
 def texts(group: "Group") -> list[Table]:
     """A table for each text that all arms decided on: a row per arm with what its layers say."""
-    known = [(arm, arm.runs[0].decisions) for arm in group.arms if arm.runs[0].decisions]
-    decided = [(arm, {each.text: each.decisions for each in decisions.texts}) for arm, decisions in known if decisions]
-    pictures = {each.text: each.picture for _, decisions in known if decisions for each in decisions.texts}
+    known = [(arm, arm.runs[0].decisions) for arm in group.arms]
+    decided = [(arm, {each.text: each for each in decisions.texts}) for arm, decisions in known if decisions]
     shared = [text for text in (decided[0][1] if decided else ()) if all(text in by_text for _, by_text in decided)]
     tables = []
     for text in shared:
-        layers = _shown(min(len(by_text[text]) for _, by_text in decided) - 1)
+        layers = _shown(min(len(by_text[text].decisions) for _, by_text in decided) - 1)
         rows = []
         for arm, by_text in decided:
             cells = [Cell(arm.label)]
-            for each in (by_text[text][layer] for layer in layers):
+            for each in (by_text[text].decisions[layer] for layer in layers):
                 sure = f"{each.confidence:.0%}" if isfinite(each.confidence) else "–"
                 cells.append(Cell(f"{'✓' if each.right else '✗'} {each.answer}", sure))
             rows.append(Row(cells, arm.style))
         name = f"“{text}”"
-        if picture := pictures[text]:
+        if picture := decided[0][1][text].picture:
             name = Markup('<img width="48" height="48" alt="" src="{}"> {}').format(picture, text)
         tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], rows, title=name))
     return tables
@@ -140,7 +139,7 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str
 
     Args:
         frames: Label → pictures of the same clips under the same noise, in order of appearance.
-        budget: Most characters that the data may take.
+        budget: Most characters that the pictures may take.
         trained: The training noise.
 
     Returns:
@@ -162,7 +161,7 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str
             error = np.sqrt(np.square(images.astype(np.float32) - clean).mean(axis=(-1, -2))).round(2).tolist()
             rmse = None if images is clean else error
             panels.append({"label": label, "axes": axes, "images": _encode(images), "rmse": rmse})
-        if len(json.dumps(panels)) <= budget:
+        if len(json.dumps([panel["images"] for panel in panels])) <= budget:
             noise = [first.noise[level] for level in kept]
             places = {"start": kept.index(at), "stills": _shown(most)}
             return {"noise": noise, "clips": clips, "layers": most, "panels": panels, **places}
