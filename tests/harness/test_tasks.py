@@ -121,7 +121,7 @@ def test_results_are_bit_equal_over_batch_size_and_order_and_padding_changes_the
     padded = read(together)
     assert [value for value, _ in padded[0]] == pytest.approx([value for value, _ in likely], abs=1e-4)
     assert padded[1] == pytest.approx(rolling, abs=1e-4) and padded[2] == answers
-    alone.noise = 0
+    alone.noise = alone.noise.at(0)
     assert all(clean[0] != noisy[0] for clean, noisy in zip(read(alone)[0], likely, strict=True))
 
 
@@ -141,7 +141,7 @@ def test_lm_eval_finds_the_model_type_by_its_entry_point_and_by_import(run):
     lm = get_model("descend").create_from_arg_string(
         f"pretrained={run},noise=1.5,layer=2", {"batch_size": 4, "device": "cuda"}
     )
-    assert lm.noise == 1.5 and len(lm.model.model.layers) == 2
+    assert lm.noise.level == 1.5 and len(lm.model.model.layers) == 2
 
 
 # --- the command

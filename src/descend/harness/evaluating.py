@@ -96,7 +96,7 @@ def evaluate_tasks(
             lm = DescendLM(str(folder), layer=layer, checkpoint=checkpoint, seed=seed, batch_size=batch_size)
             scores.append([])
             for level in noise:
-                lm.noise = level
+                lm.noise = lm.noise.at(level)
                 scores[-1].append(score(lm, loaded, limit))
                 shown.update()
             names = lm.subject.provenance.model_dump(include={"model", "method", "seed"})
@@ -136,8 +136,8 @@ def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) ->
         results: Any = evaluate(lm, {"tasks": dict(tasks)}, limit=limit, bootstrap_iters=0, log_samples=True)
     except (AssertionError, ArithmeticError, ValueError) as error:  # ArithmeticError: a perplexity that overflows
         raise InputError(
-            f"lm-eval can't evaluate {', '.join(tasks)} at γ = {lm.noise:g}: {reason(error)}. Leave out that task or "
-            "level."
+            f"lm-eval can't evaluate {', '.join(tasks)} at γ = {lm.noise.level:g}: {reason(error)}. Leave out that "
+            "task or level."
         ) from error
     scores: dict[Key, Score] = {}
     for task, values in results["results"].items():

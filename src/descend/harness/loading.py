@@ -23,9 +23,9 @@ RANDOM_SEED, OTHER_SEED = 0, 1234
 OUTPUTS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until")
 """Types of tasks that a language model of text can do."""
 
-
-_VALUES = ("str", "int", "float", "bool", "null", "seq", "map", "merge", "timestamp")
-PLAIN = frozenset(f"tag:yaml.org,2002:{name}" for name in _VALUES)
+PLAIN = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "timestamp")
+)
 """Tags of YAML that stand for values alone."""
 
 

@@ -85,17 +85,9 @@ class DescendLM(HFLM):
         hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
         for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
             setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
-        self._noise, self._draws = self.subject.recipe.corruption(self.subject.sigma, seed), PrefixDraws()
-        self.noise = noise
-
-    @property
-    def noise(self) -> float:
-        """The noise level γ; it can be changed between evaluations."""
-        return self._noise.level
-
-    @noise.setter
-    def noise(self, level: float) -> None:
-        self._noise = self._noise.at(level)
+        self.noise = self.subject.recipe.corruption(self.subject.sigma, seed).at(noise)
+        """The noise; another level of it can be set between evaluations."""
+        self._draws = PrefixDraws()
 
     def _loglikelihood_tokens(
         self, requests: list[Any], disable_tqdm: bool = False, override_bs: int | None = None
@@ -105,11 +97,11 @@ class DescendLM(HFLM):
 
     def _model_call(self, inps: Tensor, attn_mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         self._draws.follow(inps)
-        with self._noise.on(self.model, indices=self._draws):
+        with self.noise.on(self.model, indices=self._draws):
             return super()._model_call(inps, attn_mask, labels)
 
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **generation_kwargs: Any) -> Tensor:
-        with self._noise.on(self.model, indices=self._draws), self._draws.following(self._layered.library):
+        with self.noise.on(self.model, indices=self._draws), self._draws.following(self._layered.library):
             return super()._model_generate(context, max_length, stop, **generation_kwargs)
 
 

@@ -4,11 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from math import isfinite
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 import numpy as np
 
-from descend.report.asked import bounds
+from descend.report.asked import Answer, bounds
 from descend.report.intervals import Jackknife
 from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
 from descend.report.tables import Cell, Row, Table, duration, number
@@ -23,14 +22,6 @@ MOST_NAMED = 3
 
 _STATE = re.compile("[,;]")
 """What ends the state, such as "open", in how sure a number of layers is."""
-
-
-class Answer(NamedTuple):
-    """A headline, tables, and what a reader has to know of them."""
-
-    headline: str
-    tables: Sequence[Table]
-    lines: Sequence[str]
 
 
 def answer(group: Group) -> Answer:
@@ -120,22 +111,22 @@ def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
     """At full depth, of the seeds that both arms have on the same samples; a dash where there are none."""
     shared = {run.summary.seed for run in arm.runs} & {run.summary.seed for run in baseline.runs}
     alone = not shared and len(arm.runs) == len(baseline.runs) == 1
-    ours, theirs = ([run for run in each.runs if alone or run.summary.seed in shared] for each in (arm, baseline))
-    found = _sums(group, [*ours, *theirs])
-    if found is None:
+    ours, theirs = (
+        _jackknife(group, [run for run in each.runs if alone or run.summary.seed in shared]) for each in (arm, baseline)
+    )
+    if (
+        ours is None
+        or theirs is None
+        or ours.by_seed.shape != theirs.by_seed.shape
+        or not np.array_equal(ours.sizes, theirs.sizes)
+    ):
         return Cell("–")
-    sums, sizes, root = found
-    apart = Jackknife.of(sums[: len(ours)], sizes, root) - Jackknife.of(sums[len(ours) :], sizes, root)
+    apart = ours - theirs
     return _cell(apart.by_seed.mean(0), apart, -1, "+")
 
 
 def _jackknife(group: Group, runs: Sequence[RunView]) -> Jackknife | None:
-    found = _sums(group, runs)
-    return None if found is None else Jackknife.of(*found)
-
-
-def _sums(group: Group, runs: Sequence[RunView]) -> tuple[np.ndarray, np.ndarray, bool] | None:
-    """The arguments of `Jackknife.of`; None if a run has no sums over groups, or the runs' groups or depths differ."""
+    """The measure of some runs; None if a run has no sums over groups, or the runs' groups or depths differ."""
     is_loss, rows, sizes = group.measure.entry == "layer_losses", [], []
     for run in runs:
         if run.groups is None or group.train_noise not in run.groups.layers.noise:
@@ -146,7 +137,7 @@ def _sums(group: Group, runs: Sequence[RunView]) -> tuple[np.ndarray, np.ndarray
     if not rows or any((each, len(row)) != (sizes[0], len(rows[0])) for each, row in zip(sizes, rows, strict=True)):
         return None
     root = bool(runs[0].groups and runs[0].groups.root)
-    return np.array(rows, float), np.array(sizes[0], float), root and not is_loss
+    return Jackknife.of(np.array(rows, float), np.array(sizes[0], float), root and not is_loss)
 
 
 def _words(group: Group, intervals: Sequence[Jackknife]) -> str:

@@ -31,28 +31,28 @@ _WORDS = {
 """Status → its sign, the headline, and what to do."""
 
 
-class VerdictBox(NamedTuple):
-    """Whether the constraints hold, and what to do about it.
+class Answer(NamedTuple):
+    """The answer to a question of the page: a headline, tables, and what a reader has to know.
 
     Attributes:
-        status: The worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is ``open`` too
-            where constraints hold and the output is still worse than the noisy input.
-        mark: The status's sign.
-        headline: The worst verdict in a few words, and of several runs how many have it.
-        lines: What was asked of each run, its verdict, and what else is known.
-        advice: What to do.
-        tables: Layer by layer, of the worst run of each arm under constraints.
+        headline: The answer in a few words; of several verdicts the worst, and how many runs have it.
+        tables: Its numbers; of a verdict layer by layer, of the worst run of each arm under constraints.
+        lines: Sentences.
+        status: Of a verdict: the worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is
+            ``open`` too where constraints hold and the output is still worse than the noisy input.
+        mark: Of a verdict: the status's sign.
+        advice: Of a verdict: what to do.
     """
 
-    status: str
-    mark: str
     headline: str
-    lines: Sequence[str]
-    advice: str
     tables: Sequence[Table]
+    lines: Sequence[str]
+    status: str = ""
+    mark: str = ""
+    advice: str = ""
 
 
-def asked(group: Group) -> VerdictBox | None:
+def asked(group: Group) -> Answer | None:
     """The verdict on a group's constrained runs; None where no training asked for descent."""
     runs = [run for run in group.runs if run.summary.asked]
     if not runs:
@@ -68,7 +68,7 @@ def asked(group: Group) -> VerdictBox | None:
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
     shown = "open" if worse and status in ("holds", "undecided") else status
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
-    return VerdictBox(shown, _WORDS[shown][0], headline, [*wanted, *verdicts, *certain, *worse], advice, tables)
+    return Answer(headline, tables, [*wanted, *verdicts, *certain, *worse], shown, _WORDS[shown][0], advice)
 
 
 def bounds(run: RunView) -> str:

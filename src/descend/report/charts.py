@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -138,8 +138,8 @@ def chart(
         if cell.get_legend_handles_labels()[1]:
             figure.legend(loc="outside upper left", ncols=2, fontsize=8.5)
         drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", metadata={"Date": None, "Creator": None})
-    return Chart(heading, words, _svg(drawing.getvalue(), heading), _numbers(axes[0], series, layers))
+        figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return Chart(heading, words, _svg(drawing.getvalue(), heading), _numbers(axes[0], series))
 
 
 def _tick(axis: Any, digits: Sequence[float]) -> None:
@@ -167,18 +167,15 @@ def _safe(text: str) -> str:
 def _svg(drawing: str, heading: str) -> Markup:
     """The drawing for the page: without a prolog and names, in colours that the style sheet may change."""
     body = drawing[drawing.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
-    body = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body))
     body = re.sub(r"#([0-9a-f]{6})\b(?=[;\"])", r"var(--c\1, #\1)", body)
     # A mark's name is its content's hash, so two of one name are one mark.
     return Markup('<div class="plot" role="img" aria-label="Plot: {}">{}</div>').format(heading, Markup(body))
 
 
-def _numbers(axis: str, series: Sequence[Series], layers: bool) -> Table | None:
-    """A row for each place on the horizontal axis, or each layer, and a column for each named series."""
-    place: Callable[[float], float] = round if layers else float
-    named = {each.name: dict(zip(map(place, each.x), each.y, strict=True)) for each in series if each.name}
+def _numbers(axis: str, series: Sequence[Series]) -> Table | None:
+    """A row for each place on the horizontal axis, and a column for each named series."""
+    named = {each.name: dict(zip(each.x, each.y, strict=True)) for each in series if each.name}
     places = sorted({x for values in named.values() for x in values})
     if not named or len(places) > MOST_ROWS:
         return None

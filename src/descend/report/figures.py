@@ -23,7 +23,7 @@ def quality(group: Group) -> Chart:
         series.append(Series("Noisy input", places, [given] * len(places), MUTED, line="--", width=1.5))
     noise = f"at the training noise, γ\u00a0=\u00a0{level:g}" if level else "without noise"
     words = f"{measure.name} on {group.summary.split} data if the network is left after each layer, {noise}."
-    words += _RINGS if any(each.hollow for each in series) else ""
+    words += " A ring marks the layer K that suffices within 2 points or percent." * any(each.hollow for each in series)
     better = "higher" if measure.higher else "lower"
     return chart(
         f"{measure.name} along the layers", words, (LAYER, f"{measure.name} ({better} is better)"), series,
@@ -31,10 +31,6 @@ def quality(group: Group) -> Chart:
     )  # fmt: skip
 
 
-_RINGS = " A ring marks the layer K that suffices within 2 points or percent."
-_LOSSES = (
-    "How wrong the answer is if it is read off after each layer. On a log scale a steady descent is a straight line."
-)
 _PROBES = " Dotted: a linear probe fitted to each layer, which shows what a layer knows, whatever its head can read."
 _BARS = " A layer under a constraint must land on or below its short bar."
 
@@ -58,7 +54,10 @@ def time(group: Group) -> Chart | None:
 def losses(group: Group) -> Chart:
     """The loss along the layers: what each layer under a constraint had to reach, and linear probes."""
     series = [line for arm in group.arms for line in _along(arm, "layer_losses", group.train_noise)]
-    words = _LOSSES
+    words = (
+        "How wrong the answer is if it is read off after each layer. On a log scale a steady descent is a straight "
+        "line."
+    )
     for arm in group.arms:
         if probed := mean_rows(arm.along("probe.layer_losses", group.train_noise)):
             name = f"{arm.label}, linear probe"

@@ -1,16 +1,12 @@
 """What writes the pages, each one HTML file without a network: of runs, of answers side by side, and of a sweep."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from descend.errors import InputError
 from descend.report import figures
@@ -45,7 +41,14 @@ FAR = 4
 
 _FEASIBLE = {None: "–", True: "yes", False: "no"}
 
-PACKAGE = "descend.report"
+TEMPLATES = Environment(
+    loader=PackageLoader("descend.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+"""The templates of the pages. Every value is escaped unless it is marked as HTML."""
 
 
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
@@ -258,21 +261,6 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-@cache
-def environment() -> Environment:
-    """The templates of the pages. Every value is escaped unless it is marked as HTML."""
-    made = Environment(
-        loader=PackageLoader(PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    # JSON that cannot end the script element that holds it.
-    made.filters["data"] = lambda value: Markup(json.dumps(value, allow_nan=False).replace("<", "\\u003c"))
-    return made
-
-
 def write_page_of(template: str, out: Path, **values: Any) -> Path:
     """Render a page and write it in one piece, even if two commands write it at once or one is stopped.
 
@@ -284,9 +272,7 @@ def write_page_of(template: str, out: Path, **values: Any) -> Path:
     Returns:
         The file written.
     """
-    css, js = (resources.files(PACKAGE).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    css = css.replace("/* colours */", _colours())
-    page = environment().get_template(template).render(css=Markup(css), js=Markup(js), **values)
+    page = TEMPLATES.get_template(template).render(colours=_colours(), **values)
     path = out / PAGE_FILE if out.is_dir() else out
     refuse_foreign([path], "another place")
     path.parent.mkdir(parents=True, exist_ok=True)

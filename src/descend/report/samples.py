@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,22 +92,21 @@ def _arrays(path: Path) -> list[np.ndarray]:
 
 def texts(group: "Group") -> list[Table]:
     """A table for each text that all arms decided on: a row per arm with what its layers say."""
-    known = [(arm, arm.runs[0].decisions) for arm in group.arms if arm.runs[0].decisions]
-    decided = [(arm, {each.text: each.decisions for each in decisions.texts}) for arm, decisions in known if decisions]
-    pictures = {each.text: each.picture for _, decisions in known if decisions for each in decisions.texts}
+    known = [(arm, arm.runs[0].decisions) for arm in group.arms]
+    decided = [(arm, {each.text: each for each in decisions.texts}) for arm, decisions in known if decisions]
     shared = [text for text in (decided[0][1] if decided else ()) if all(text in by_text for _, by_text in decided)]
     tables = []
     for text in shared:
-        layers = _shown(min(len(by_text[text]) for _, by_text in decided) - 1)
+        layers = _shown(min(len(by_text[text].decisions) for _, by_text in decided) - 1)
         rows = []
         for arm, by_text in decided:
             cells = [Cell(arm.label)]
-            for each in (by_text[text][layer] for layer in layers):
+            for each in (by_text[text].decisions[layer] for layer in layers):
                 sure = f"{each.confidence:.0%}" if isfinite(each.confidence) else "–"
                 cells.append(Cell(f"{'✓' if each.right else '✗'} {each.answer}", sure))
             rows.append(Row(cells, arm.style))
         name = f"“{text}”"
-        if picture := pictures[text]:
+        if picture := decided[0][1][text].picture:
             name = Markup('<img width="48" height="48" alt="" src="{}"> {}').format(picture, text)
         tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], rows, title=name))
     return tables
@@ -121,13 +121,8 @@ def pictures(group: "Group", budget: int) -> dict[str, Any] | None:
     """
     first = {arm.label: next((run.frames for run in arm.runs if run.frames), None) for arm in group.arms}
     frames = {label: each for label, each in first.items() if each}
-    if not frames or not all(next(iter(frames.values())).same_input(other) for other in frames.values()):
-        return None
-    found = embed(frames, budget, group.train_noise)
-    if found:
-        found["start"] = min(range(len(found["noise"])), key=lambda at: abs(found["noise"][at] - group.train_noise))
-        found["stills"] = _shown(found["layers"])
-    return found
+    alike = frames and all(next(iter(frames.values())).same_input(other) for other in frames.values())
+    return embed(frames, budget, group.train_noise) if alike else None
 
 
 def _shown(depth: int) -> list[int]:
@@ -144,36 +139,33 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str
 
     Args:
         frames: Label → pictures of the same clips under the same noise, in order of appearance.
-        budget: Most characters that the data may take.
+        budget: Most characters that the pictures may take.
         trained: The training noise.
 
     Returns:
-        ``{"noise": [γ…], "clips": K, "layers": L, "panels": [{"label", "axes", "images", "rmse"}…]}``, or
-        None if not even two noise levels fit.
+        ``{"noise": [γ…], "clips": K, "layers": L, "panels": [{"label", "axes", "images", "rmse"}…]}``, with the place
+        of the training noise as ``start`` and the layers to show side by side as ``stills``; None if not even two noise
+        levels fit.
     """
     first, most = next(iter(frames.values())), max(item.reconstruction.shape[1] for item in frames.values()) - 1
     levels = list(range(len(first.noise)))
     at = min(levels, key=lambda place: abs(first.noise[place] - trained))
     ends = sorted({at, levels[-1] if at != levels[-1] else levels[0]})
     for kept, clips in ((levels, len(first.clean)), (levels, 1), (sorted({*levels[at % 2 :: 2], *ends}), 1), (ends, 1)):
-        panels = _panels(frames, kept, clips)
-        if sum(_size(panel["images"]) for panel in panels) <= budget:
-            return {"noise": [first.noise[level] for level in kept], "clips": clips, "layers": most, "panels": panels}
+        clean = first.clean[:clips]
+        shown = [("Clean", ["clip"], clean), ("Noisy input", ["noise", "clip"], first.noisy[kept, :clips])]
+        for label, item in frames.items():
+            shown.append((label, ["noise", "layer", "clip"], item.reconstruction[kept, :, :clips]))
+        panels = []
+        for label, axes, images in shown:
+            error = np.sqrt(np.square(images.astype(np.float32) - clean).mean(axis=(-1, -2))).round(2).tolist()
+            rmse = None if images is clean else error
+            panels.append({"label": label, "axes": axes, "images": _encode(images), "rmse": rmse})
+        if len(json.dumps([panel["images"] for panel in panels])) <= budget:
+            noise = [first.noise[level] for level in kept]
+            places = {"start": kept.index(at), "stills": _shown(most)}
+            return {"noise": noise, "clips": clips, "layers": most, "panels": panels, **places}
     return None
-
-
-def _panels(frames: Mapping[str, Frames], levels: list[int], clips: int) -> list[dict[str, Any]]:
-    first = next(iter(frames.values()))
-    clean = first.clean[:clips]
-    shown = [("Clean", ["clip"], clean), ("Noisy input", ["noise", "clip"], first.noisy[levels, :clips])]
-    for label, item in frames.items():
-        shown.append((label, ["noise", "layer", "clip"], item.reconstruction[levels, :, :clips]))
-    panels = []
-    for label, axes, images in shown:
-        error = np.sqrt(np.square(images.astype(np.float32) - clean).mean(axis=(-1, -2))).round(2).tolist()
-        rmse = None if images is clean else error
-        panels.append({"label": label, "axes": axes, "images": _encode(images), "rmse": rmse})
-    return panels
 
 
 def _encode(images: np.ndarray) -> Any:
@@ -182,7 +174,3 @@ def _encode(images: np.ndarray) -> Any:
     buffer = io.BytesIO()
     Image.fromarray(images).save(buffer, "WEBP", quality=QUALITY)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def _size(images: Any) -> int:
-    return len(images) if isinstance(images, str) else sum(map(_size, images))

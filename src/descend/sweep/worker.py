@@ -305,17 +305,14 @@ class _Worker:
 
     def _run(self, method: str, study: optuna.Study) -> None:
         """Run one trial, and say how it ended."""
-
-        def tell(_: optuna.Study, trial: FrozenTrial) -> None:
-            content = self.write()  # so that the results so far can be read
-            if trial.state in ENDED:
-                tqdm.write(line(content, method, trial.number))
-
         try:
-            study.optimize(lambda trial: self._value(method, trial), n_trials=1, catch=(_TooMany,), callbacks=[tell])
+            study.optimize(lambda trial: self._value(method, trial), n_trials=1, catch=(_TooMany,))
         except ValueError:  # Optuna's, where a worker without heartbeats was slow and not dead
             if not any(self._number in each.system_attrs.get("retry_history", ()) for each in study.trials):
                 raise
+        content = self.write()  # so that the results so far can be read
+        if study.trials[self._number].state in ENDED:
+            tqdm.write(line(content, method, self._number))
 
     def _value(self, method: str, trial: optuna.Trial) -> float:
         """Run a trial and return its value: the mean metric over noise levels and seeds.
