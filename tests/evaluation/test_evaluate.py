@@ -19,7 +19,6 @@ from transformers import (
 import descend
 from descend import DescentClassifier, InputError, run
 from descend.cli import main
-from descend.evaluation import evaluators
 from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions, read_summary
 from descend.tasks.images import ImageClassification
@@ -65,7 +64,7 @@ def test_a_trainers_run_gets_the_files_and_the_page(runs, method):
 def test_no_layer_is_chosen_on_the_samples_that_test_it(runs, tmp_path, monkeypatch, most):
     """Nor on some of them, where there are more than are taken to choose. Another folder takes the records along."""
     ours, _ = runs["constrained"]
-    monkeypatch.setattr(evaluators, "MOST_TO_CHOOSE", most)
+    monkeypatch.setattr("descend.evaluation.evaluators.MOST_TO_CHOOSE", most)
     summary = descend.evaluate(ours, samples(12, 1), out=tmp_path, noise=(0,))  # those of its own eval_dataset
     assert summary.validation is None and not summary.layers_needed.chosen
     assert (tmp_path / "records.jsonl").read_text() == (ours.args.folder / "records.jsonl").read_text()

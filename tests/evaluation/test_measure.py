@@ -14,7 +14,6 @@ from torch.utils.data import Subset
 from transformers import DataCollatorWithPadding, default_data_collator
 
 from descend import UT, DescentProblem, GaussianNoise, UTConfig
-from descend.evaluation import layers
 from descend.evaluation.early import COST, REPEATS, WARM_UP, agreements, exits, latency
 from descend.evaluation.evaluate import EDGES, evaluate, ratios
 from descend.evaluation.evaluators import input_metrics, pictures
@@ -127,10 +126,12 @@ def test_every_level_is_measured_and_the_verdict_taken_at_the_training_noise(mod
     summary = json.loads(json.dumps(evaluate(seen, [input_metrics]).content()))
     at = {level: measured(model, VIDEO, windows, GaussianNoise(level, SIGMA)) for level in (0.0, 0.8, 1.5)}
     values, found = [at[0.0].metrics[-1], at[1.5].metrics[-1]], verdict(problem, at[0.8])
-    known = {"noise": [0, 1.5], "values": values, "mean": np.mean(values), "auc": pytest.approx(1.5 * np.mean(values))}
-    known |= {"train_noise": 0.8, "train_value": at[0.8].metrics[-1], "samples": 21, "groups": found.groups}
-    known |= {"violations": found.violations, "undecided": found.undecided}
-    known |= {"descending_share": at[0.8].descending_share, "verdict": verdict_sentence(found, "the test data")}
+    known = {
+        **{"noise": [0, 1.5], "values": values, "mean": np.mean(values), "auc": pytest.approx(1.5 * np.mean(values))},
+        **{"train_noise": 0.8, "train_value": at[0.8].metrics[-1], "samples": 21, "groups": found.groups},
+        **{"violations": found.violations, "undecided": found.undecided},
+        **{"descending_share": at[0.8].descending_share, "verdict": verdict_sentence(found, "the test data")},
+    }
     assert summary.items() >= known.items()
     assert [(row["noise"], row["metric"]) for row in summary["anytime"]] == [(level, at[level].metrics) for level in at]
     # UT's exit 0 is its noisy input.
@@ -199,7 +200,7 @@ def test_a_language_models_exits_are_read_by_tiles(size, monkeypatch):
     monkeypatch.setattr(type(model), "readout", lambda self, hidden, **layer: rows.append(len(hidden)) or read(hidden))
     for tile in (1000, size):
         rows.clear()
-        monkeypatch.setattr(layers, "rows_per_tile", lambda vocabulary, tile=tile: tile)
+        monkeypatch.setattr("descend.evaluation.layers.rows_per_tile", lambda vocabulary, tile=tile: tile)
         found.append(measured(model, task, data, **BATCHES, watch_rows=seen.append))
         seen = [torch.cat(seen)]
     assert max(rows) <= size

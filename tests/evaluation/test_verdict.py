@@ -204,10 +204,13 @@ def test_a_negative_mean_or_a_single_sample_is_refused_and_a_sample_or_a_mean_of
     assert verdict(problem, layers([[2.0, -0.1, 0.0], [2.0, 0.5, 0.0], [2.0, 0.5, 0.0]])).feasible
 
 
-def test_a_certificate_lists_no_fall_that_reads_as_none():
-    found = verdict(DescentProblem(2, alpha=0.1), layers(samples([2.0, 1.7, 1.4])))
-    for falls, words in (
+@pytest.mark.parametrize(
+    ("falls", "words"),
+    [
         ([0.03, 0.0004], "With 95% confidence these layers lower the loss at least: layer 1 by 3.0%."),
         ([0.0004, -0.1], "No layer is certain to lower the loss by 0.1% on these data."),
-    ):
-        assert certificate_sentence(found.model_copy(update={"certified": falls})) == words
+    ],
+)
+def test_a_certificate_lists_no_fall_that_reads_as_none(falls, words):
+    found = verdict(DescentProblem(2, alpha=0.1), layers(samples([2.0, 1.7, 1.4])))
+    assert certificate_sentence(found.model_copy(update={"certified": falls})) == words
