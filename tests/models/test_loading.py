@@ -11,6 +11,7 @@ from descend.inference import DescentClassifier
 from descend.models.loading import MOST_LAYERS, refuse_unsafe
 from descend.recipes import RECIPES
 from descend.tasks.text import load_tokenizer
+from tests.support import ranks
 from tests.support.networks import change
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
@@ -26,7 +27,18 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path):
+@pytest.mark.parametrize(
+    "load",
+    [
+        DescentClassifier.from_pretrained,
+        RECIPES["video-ut"].kind(data="generated").restore,
+        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
+        lambda place: RECIPES["video-vit"].kind(data="generated", pretrained=str(place)).network(None),
+        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
+        lambda place: ranks.language(place.parent / "run", model=str(place)),  # a trainer goes through the same door
+    ],
+)
+def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path, load):
     class Bomb:
         def __reduce__(self):
             return (open, (str(tmp_path / "ran"), "w"))
@@ -34,19 +46,21 @@ def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path)
     assert DescentClassifier.from_pretrained(folder).predict("good")
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Bomb()}, folder / "pytorch_model.bin")
-    for load in (
-        DescentClassifier.from_pretrained,
-        RECIPES["video-ut"].kind(data="generated").restore,
-        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
-        lambda place: RECIPES["video-vit"].kind(data="generated", pretrained=str(place)).network(None),
-        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
-    ):
-        with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
-            load(folder)
+    with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
+        load(folder)
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "load",
+    [
+        DescentClassifier.from_pretrained,
+        load_tokenizer,
+        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
+        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
+    ],
+)
+def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, monkeypatch, load):
     (folder / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
     entry = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"}
     change(folder, model_type="theirs", auto_map=entry)
@@ -55,14 +69,8 @@ def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, mon
     )
     asked = []
     monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
-    for load in (
-        DescentClassifier.from_pretrained,
-        load_tokenizer,
-        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
-        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
-    ):
-        with pytest.raises(InputError, match="custom code"):
-            load(folder)
+    with pytest.raises(InputError, match="custom code"):
+        load(folder)
     assert not asked and not (tmp_path / "ran").exists()
 
 

@@ -45,12 +45,17 @@ def processor(size=64, **settings):
     return ViTImageProcessorPil(size={"height": size, "width": size}, image_mean=MEAN, image_std=STD, **settings)
 
 
+def saved(folder, model, image_processor):
+    """The folder of a model and its image processor."""
+    model.save_pretrained(folder)
+    image_processor.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A pretrained ViT as people have it on disk: a classifier's checkpoint, and a processor that resizes."""
-    ViTForImageClassification(vit()).save_pretrained(tmp_path)
-    processor().save_pretrained(tmp_path)
-    return tmp_path
+    return saved(tmp_path, ViTForImageClassification(vit()), processor())
 
 
 @pytest.fixture
@@ -94,9 +99,8 @@ def test_pixels_are_the_processors(tmp_path, frames, size, settings, bound):
     so grey frames there.
     """
     frames = frames // 2 + 64 if settings.get("resample") == 3 else frames
-    ViTModel(vit(size, 16)).save_pretrained(tmp_path)
     own = processor(size, **settings)
-    own.save_pretrained(tmp_path)
+    saved(tmp_path, ViTModel(vit(size, 16)), own)
     pixels, expected = ViTDenoiser.from_vit(tmp_path).pixels(as_patches(frames)), processed(own, frames)
     assert pixels.shape == expected.shape == (2, 3, 3, size, size)
     assert (255 * torch.tensor(STD)[:, None, None] * (pixels - expected)).abs().max() < bound
@@ -125,9 +129,7 @@ def pretrained(request, tmp_path):
     """
     torch.manual_seed(0)
     if request.param == "vit":
-        ViTForImageClassification(vit()).half().save_pretrained(tmp_path / "vit")
-        processor().save_pretrained(tmp_path / "vit")
-        return tmp_path / "vit", ViTModel
+        return saved(tmp_path / "vit", ViTForImageClassification(vit()).half(), processor()), ViTModel
     if request.param == "dinov2":
         sizes = {"hidden_size": HIDDEN, "num_hidden_layers": 3, "num_attention_heads": 2, "initializer_range": 0.2}
         Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(tmp_path / "dino")
@@ -198,8 +200,7 @@ def test_a_token_is_read_as_the_pixels_of_its_patch():
 
 def test_pixels_have_no_weights_of_their_own(tmp_path, frames):
     """A pretrained ViT's blocks are kept; its final norm has no part, and there is no decoder."""
-    ViTModel(vit(32, 8, hidden_size=192)).save_pretrained(tmp_path)
-    processor(32).save_pretrained(tmp_path)
+    saved(tmp_path, ViTModel(vit(32, 8, hidden_size=192)), processor(32))
     model, decoded = (ViTDenoiser.from_vit(tmp_path, readout=each).eval() for each in ("pixels", "decoder"))
     assert not any("norm." in name.replace("layernorm_", "") or "decoder" in name for name in model.state_dict())
     patches = as_patches(frames)

@@ -70,8 +70,10 @@ CONFIGS = {
 }
 
 
-PIXELS = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "image_size": 8, "patch_size": 4}
-PIXELS |= {"intermediate_size": 32, "mlp_ratio": 2}
+PIXELS = {
+    **{"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 32},
+    **{"image_size": 8, "patch_size": 4, "mlp_ratio": 2},
+}
 IMAGES = {
     "vit": {},
     "deit": {"architectures": ["DeiTForImageClassification"]},

@@ -493,12 +493,3 @@ ELSEWHERE = [
 def test_what_processes_and_compilers_ask_too_much_is_refused(tmp_path, where, make, words):
     with where, pytest.raises(InputError, match=words):
         make(tmp_path)
-
-
-def test_a_folders_pickles_are_refused(tmp_path):
-    """By the trainer itself, too: what it is given by name goes through the same door as a recipe's."""
-    causal().save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").unlink()
-    torch.save(causal().state_dict(), tmp_path / "model" / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
-        ranks.language(tmp_path, model=str(tmp_path / "model"))
