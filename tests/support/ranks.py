@@ -134,8 +134,11 @@ def language(folder: Path, peft: LoraConfig | None = None, model: Any = None, **
 def points(folder: Path, kind: type = DescentTrainer, given: Any = None, **args) -> DescentTrainer:
     """A user's own model on points; ``given`` are arguments of the trainer, such as its task."""
     settings = QUIET | {"max_steps": 4, "per_device_train_batch_size": 8} | args
-    data = {"train_dataset": own.samples(24), "eval_dataset": own.samples(12, 1), "task": own.Classes()}
-    data |= {"model": own.layers()} | (given or {})
+    data = {
+        **{"train_dataset": own.samples(24), "eval_dataset": own.samples(12, 1)},
+        **{"model": own.layers(), "task": own.Classes()},
+        **(given or {}),
+    }
     return kind(args=DescentConfig(str(folder), **settings), **data)
 
 

@@ -33,7 +33,6 @@ from descend import DescentConfig, DescentTrainer, InputError
 from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training import hf_hooks
-from descend.training.hf_hooks import NEVER_CALLED, REPLACED
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import samples
@@ -101,9 +100,9 @@ def test_every_public_method_is_known():
     public = {name for kind in (Trainer, SFTTrainer) for name in dir(kind) if not name.startswith("_")}
     assert {name for name in public if callable(getattr(Trainer, name, None))} == POINTS.keys()
     assert not [name for name in public - POINTS.keys() if callable(getattr(SFTTrainer, name))]
-    assert {name for name, when in POINTS.items() if when == REFUSED} == NEVER_CALLED.keys()
+    assert {name for name, when in POINTS.items() if when == REFUSED} == hf_hooks.NEVER_CALLED.keys()
     page = PAGE.read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in (*NEVER_CALLED, *REPLACED))
+    assert all(f"`{name}`" in page for name in (*hf_hooks.NEVER_CALLED, *hf_hooks.REPLACED))
 
 
 PRIVATE = {
@@ -147,7 +146,8 @@ def test_overrides_are_called(tmp_path):
 
         return staticmethod(function) if isinstance(vars(Trainer)[name], staticmethod) else method
 
-    Noted = type("Noted", (DescentTrainer,), {name: noted(name) for name in POINTS.keys() - NEVER_CALLED.keys()})
+    called = POINTS.keys() - hf_hooks.NEVER_CALLED.keys()
+    Noted = type("Noted", (DescentTrainer,), {name: noted(name) for name in called})
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
     data = [{"input_ids": [5, 6, 7], "labels": place % 3} for place in range(16)]
     given = {"model": network("bert"), "task": None, "train_dataset": data, "eval_dataset": data, "noise": 0.5}
@@ -159,7 +159,7 @@ def test_overrides_are_called(tmp_path):
     assert seen == {name: when for name, when in expected.items() if when <= set(phases)}
 
 
-@pytest.mark.parametrize("name", NEVER_CALLED)
+@pytest.mark.parametrize("name", hf_hooks.NEVER_CALLED)
 def test_an_override_that_would_never_be_called_is_refused(tmp_path, name):
     override = {name: lambda self, *args, **kwargs: None}
     mixed = type("Mixed", (type("Mixin", (), override), DescentTrainer), {})
@@ -171,7 +171,7 @@ def test_an_override_that_would_never_be_called_is_refused(tmp_path, name):
         type("Tuned", (DescentSFTTrainer,), override)(None, DescentSFTConfig(str(tmp_path), **QUIET))
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("name", hf_hooks.REPLACED)
 def test_a_class_behind_descends_is_refused_where_it_would_be_passed_over(tmp_path, name):
     mine = type("Mine", (Trainer,), {name: lambda self, *args, **kwargs: None})
     with pytest.raises(InputError, match=rf"Mine.{name}.*class Both\(Mine, …\)"):
@@ -344,9 +344,9 @@ def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
         (tmp_path / "data" / f"{side}.jsonl").write_text("\n".join(rows))
     monkeypatch.setattr(trl, "SFTTrainer", DescentSFTTrainer)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    flags = f"--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out "
-    flags += "--max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1 "
-    flags += "--use_cpu --bf16 false --report_to none --use_peft --lora_target_modules q_proj v_proj --dtype float32"
+    flags = f"""--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out
+        --max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1
+        --use_cpu --bf16 false --report_to none --use_peft --lora_target_modules q_proj v_proj --dtype float32"""
     sft.main(*sft.make_parser().parse_args_and_config(flags.split()))
     assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
     state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
@@ -467,8 +467,10 @@ class Rates(DescentTrainer):
 
 def test_the_trainers_model_is_the_users_before_in_and_after_training(tmp_path, tokenizer):
     model, look = classifier(tokenizer), Look()
-    args = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "bf16": True}
-    args |= {"neftune_noise_alpha": 5.0}
+    args = {
+        **{"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
+        **{"bf16": True, "neftune_noise_alpha": 5.0},
+    }
     ours = trainer(tmp_path, tokenizer, Rates, args, model, callbacks=[look])
     batch = tokenizer(["the film was good", "dull"], padding=True, return_tensors="pt")
     batch["labels"] = torch.tensor([1, 0])

@@ -58,25 +58,35 @@ def test_rates_grow_exponentially_with_the_block_and_the_step():
     assert constant.rates(0, 1) == constant.rates(9, steps)
 
 
-def test_weights_are_the_papers_scale_with_inner_exits_in_turn():
-    scale = 0.5
-    skip = layer_skip(layers=5, exit_scale=scale, exit_rotation=2)
-    full = [0, scale * 1, scale * 3, scale * 6, scale * 10, 5 + scale * 10]  # e(0) … e(5)
-    for step, on in enumerate([{1, 3}, {2, 4}, {1, 3}, {2, 4}]):
-        chosen = [each if exit in on | {5} else 0 for exit, each in enumerate(full)]
-        assert skip.weights(step, 100) == pytest.approx([each / sum(chosen) for each in chosen])
-    one = layer_skip(layers=5)
-    turns = [[exit for exit, weight in enumerate(one.weights(step, 100)) if weight] for step in range(6)]
-    assert turns == [[1, 5], [2, 5], [3, 5], [4, 5], [1, 5], [2, 5]]
-    plain = layer_skip(exit_scale=0.0)
-    assert plain.weights(7, 100) == [0, 0, 0, 1]
+# The number of layers, settings and the number of steps; by step e(0) … e(L) of the exits that are on.
+EXITS = {
+    "every second inner exit in turn": (
+        *(5, {"exit_scale": 0.5, "exit_rotation": 2}, 100),
+        {step: [0, 0.5, 0, 3, 0, 10] if step % 2 == 0 else [0, 0, 1.5, 0, 5, 10] for step in range(4)},
+    ),
+    "one inner exit in turn": (
+        *(5, {}, 100),
+        {
+            **{0: [0, 1, 0, 0, 0, 15], 1: [0, 0, 3, 0, 0, 15], 2: [0, 0, 0, 6, 0, 15], 3: [0, 0, 0, 0, 10, 15]},
+            **{4: [0, 1, 0, 0, 0, 15], 5: [0, 0, 3, 0, 0, 15]},
+        },
+    ),
+    "the last exit alone": (3, {"exit_scale": 0.0}, 100, {7: [0, 0, 0, 1]}),
+    "from the last to the first": (
+        *(4, {"exit_curriculum": "gradual"}, 80),
+        {
+            **{0: [0, 0, 0, 0, 10], 9: [0, 0, 0, 0, 10], 10: [0, 0, 0, 6, 10], 20: [0, 0, 3, 6, 10]},
+            **{29: [0, 0, 3, 6, 10], 30: [0, 1, 3, 6, 10], 79: [0, 1, 3, 6, 10]},
+        },
+    ),
+}
 
 
-def test_in_the_gradual_curriculum_exits_join_from_the_last_to_the_first():
-    skip = layer_skip(layers=4, exit_curriculum="gradual")
-    joined = [[exit for exit, weight in enumerate(skip.weights(step, 80)) if weight] for step in (0, 9, 10, 20, 29, 30)]
-    assert joined == [[4], [4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4]]
-    assert skip.weights(79, 80) == pytest.approx([0, *(each / 20 for each in (1, 3, 6, 10))])
+@pytest.mark.parametrize(("layers", "settings", "steps", "scales"), EXITS.values(), ids=EXITS)
+def test_weights_are_the_papers_scale_of_the_exits_that_are_on(layers, settings, steps, scales):
+    skip = layer_skip(layers=layers, **settings)
+    for step, on in scales.items():
+        assert skip.weights(step, steps) == pytest.approx([scale / sum(on) for scale in on])
 
 
 TOKENS = {"input_ids": torch.arange(320).reshape(64, 5) % 39 + 1, "attention_mask": torch.ones(64, 5).long()}

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from descend import InputError, evaluate
+from descend import DescentTrainer, InputError, evaluate
 from descend.results import locked
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, seal
@@ -396,14 +396,33 @@ IN_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize(
-    ("work", "name"), [*(("train", name) for name in IN_THE_WAY), *(("evaluate", name) for name in [*IN_THE_WAY][:2])]
-)
-def test_what_would_be_replaced_is_refused_before_any_work(tmp_path, work, name):
-    put(tmp_path, IN_THE_WAY[name])
+HOLDS = "holds {}, .* did not write.* Choose another output_dir, or move it"
+REFUSED = [
+    *((files, DescentTrainer.train, HOLDS.format(name)) for name, files in IN_THE_WAY.items()),
+    *((IN_THE_WAY[name], DescentTrainer.evaluate, HOLDS.format(name)) for name in ("records.jsonl", "best_feasible")),
+    # What is resumed from and is no checkpoint of ours: the error says what it is.
+    (
+        PLAIN,
+        lambda ours: ours.train(resume_from_checkpoint=True),
+        r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
+    ),
+    *(
+        (PLAIN, lambda ours, name=name: ours.train(resume_from_checkpoint=str(ours.args.folder / name)), words)
+        for name, words in (
+            ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
+            ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
+            ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "work", "words"), REFUSED)
+def test_what_would_be_replaced_and_what_is_no_checkpoint_is_refused_before_any_work(tmp_path, files, work, words):
+    put(tmp_path, files)
     before = whole(tmp_path)
-    with pytest.raises(InputError, match=f"holds {name}, .* did not write.* Choose another output_dir, or move it"):
-        getattr(trainer(tmp_path), work)()
+    with pytest.raises(InputError, match=words):
+        work(trainer(tmp_path))
     assert whole(tmp_path) == before
 
 
@@ -420,27 +439,6 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
     put(tmp_path, {"best_feasible/notes.txt": "mine"})
     with pytest.raises(InputError, match="best_feasible"):
         ours.train()
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (
-            True,
-            r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
-        ),
-        ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
-        ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
-        ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
-    ],
-)
-def test_resuming_from_what_is_no_checkpoint_of_ours_says_what_it_is(tmp_path, given, words):
-    put(tmp_path / "plain", PLAIN)
-    before = whole(tmp_path)
-    checkpoint = given if given is True else str(tmp_path / "plain" / given)
-    with pytest.raises(InputError, match=words):
-        trainer(tmp_path / "plain").train(resume_from_checkpoint=checkpoint)
-    assert whole(tmp_path) == before
 
 
 def test_a_damaged_checkpoint_is_renamed_and_another_trainers_that_is_to_come_refused(tmp_path):

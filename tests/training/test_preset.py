@@ -162,8 +162,11 @@ def test_every_step_is_that_by_hand(tmp_path, recipe, settings):
         seen.append(samples)
         return {name: torch.stack([torch.as_tensor(each[name]) for each in samples]) for name in samples[0]}
 
-    args = {name: value for name, value in networks.QUIET.items() if name not in preset.training} | settings
-    args |= {"learning_rate": LEARNING_RATE, "per_device_train_batch_size": BATCH, "max_steps": STEPS}
+    args = {
+        **{name: value for name, value in networks.QUIET.items() if name not in preset.training},
+        **{"learning_rate": LEARNING_RATE, "per_device_train_batch_size": BATCH, "max_steps": STEPS},
+        **settings,
+    }
     ours = DescentTrainer(
         make(tied).double(),
         DescentConfig.paper(recipe, str(tmp_path), eval_strategy="no", **args),
@@ -231,8 +234,8 @@ def test_the_rate_of_the_dual_follows_its_optimizer(given, rate):
     assert configure("video-ut", data="generated", preset="paper", **given).arguments.dual_lr == rate
 
 
-OF_TEXTS, OF_LLAMA = {"noise": 1.0, "alpha": 0.226, "cap": 1.99}, {"noise": 1.5, "alpha": 0.05, "cap": 12.0}
-OF_LLAMA |= {"num_train_epochs": 2.0, "per_device_train_batch_size": 4}
+OF_TEXTS = {"noise": 1.0, "alpha": 0.226, "cap": 1.99}
+OF_LLAMA = {"noise": 1.5, "alpha": 0.05, "cap": 12.0, "num_train_epochs": 2.0, "per_device_train_batch_size": 4}
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,10 @@ def scripted(monkeypatch, losses):
 
 MERITS = [(10.0, 9.0, 4.0), (10.0, 12.0, 3.0), (10.0, 7.0, 3.5)]
 BY_MERIT = {"patience": 3, "alpha": "0.2", "max_steps": 3}
-LITTLE = [(9, 7, 6.00), (9, 7, 5.55), (9, 7, 5.54), (9, 5.5, 5.52), (9, 5.5, 5.51), (9, 5.5, 5.49), (9, 4.0, 3.21)]
-LITTLE += [(9, 4.0, 3.22), (9, 4.0, 3.19), (9, 4.0, 3.18)]
+LITTLE = [
+    *((9, 7, 6.00), (9, 7, 5.55), (9, 7, 5.54), (9, 5.5, 5.52), (9, 5.5, 5.51), (9, 5.5, 5.49)),
+    *((9, 4.0, 3.21), (9, 4.0, 3.22), (9, 4.0, 3.19), (9, 4.0, 3.18)),
+]
 BY_LOSS = {"alpha": "0.2", "metric_for_best_model": "loss", "patience": 4}
 CHOSEN = {
     # Unless told otherwise: the last layer's loss alone would keep a model that breaks its constraints.
