@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from descend.core import DescentProblem, GeometricTarget, PrimalDual
-from descend.errors import InputError
+from descend import DescentProblem, GeometricTarget, InputError, PrimalDual
 
 
 def tensor(*values: float) -> torch.Tensor:

@@ -23,16 +23,14 @@ from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions, read_summary
 from descend.tasks.images import ImageClassification
 from descend.tasks.text import generate_reviews, learn_tokenizer, read_imdb, tokenize
+from tests.support import ranks, subjects, texts
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
-from tests.support.ranks import points
-from tests.support.subjects import measured
-from tests.support.texts import review_folder
 
 # --- from memory
 
 
-trainer = partial(points, max_steps=6, strength=1.0)
+trainer = partial(ranks.points, max_steps=6, strength=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +38,7 @@ def runs(tmp_path_factory):
     """Trainers that have trained, and the summaries of their evaluation, by method."""
     folder, found = tmp_path_factory.mktemp("runs"), {}
     for method in ("erm", "constrained"):
-        ours = trainer(folder / method, method=method, given={"noise": 0.5})
-        ours.train()
+        ours = ranks.fitted(trainer(folder / method, method=method, given={"noise": 0.5}))
         found[method] = ours, descend.evaluate(ours, samples(40, 2))
     return found
 
@@ -74,7 +71,7 @@ def test_a_model_without_its_trainer_is_measured_and_nothing_is_written_unasked(
     monkeypatch.chdir(tmp_path)
     model = runs["erm"][0].objective.model.eval()
     summary = descend.evaluate(model, samples(40, 2), task=Classes())
-    assert summary.layer_losses[0.0] == measured(model, Classes(), samples(40, 2)).losses.mean(0).tolist()
+    assert summary.layer_losses[0.0] == subjects.measured(model, Classes(), samples(40, 2)).losses.mean(0).tolist()
     assert summary.noise == [0.0] and summary.method == "plain" and summary.alpha == [0.01] * 3
     # It writes only where it is told to.
     assert list(tmp_path.iterdir()) == []
@@ -180,7 +177,7 @@ def plain(tmp_path_factory):
     model.save_pretrained(folder / "turned")
     for name in ("model", "masked", "turned"):
         tokenizer.save_pretrained(folder / name)
-    long = next((review_folder(folder / "reviews") / "test").rglob("*.txt"))
+    long = next((texts.review_folder(folder / "reviews") / "test").rglob("*.txt"))
     long.write_text(" ".join([long.read_text()] * 10))
     return folder
 
@@ -203,10 +200,9 @@ def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     whole = [each for each in kept.texts if not each.text.endswith(" …")]
     assert 0 < len(whole) < len(kept.texts) == 60 and max(len(each.text) for each in kept.texts) <= MOST_CHARACTERS + 2
     for each in whole:
-        with torch.no_grad():
-            sure, answer = model(**tokenizer(each.text, return_tensors="pt")).logits.softmax(-1)[0].max(-1)
+        sure, answer = model(**tokenizer(each.text, return_tensors="pt")).logits.softmax(-1)[0].max(-1)
         assert each.decisions[3].answer == model.config.id2label[int(answer)]
-        assert each.decisions[3].confidence == pytest.approx(float(sure), abs=1e-4)
+        assert each.decisions[3].confidence == pytest.approx(sure.item(), abs=1e-4)
     ids = np.concatenate(tokenize(read_imdb(data)["train"], tokenizer, 64)["input_ids"])
     words = model.get_input_embeddings().weight[ids]
     # Of all training texts less those kept for validation.

@@ -141,8 +141,7 @@ def groups(scores: np.ndarray, levels: tuple[float, ...] = (0.0, 1.0), **changes
     """Of scores (L+1, B) at two noise levels."""
     counts = [1] * scores.shape[1]
     layers = LayerGroups(noise=levels, counts=counts, losses=[scores.tolist()] * 2, scores=[scores.tolist()] * 2)
-    known = {"noise": [0.0, 1.0], "root": False, "counts": counts, "scores": [counts] * 2, "layers": layers}
-    return Groups(**(known | changes))  # type: ignore[arg-type]
+    return Groups(noise=[0.0, 1.0], root=False, counts=counts, scores=[counts] * 2, layers=layers, **changes)
 
 
 def plain(own: Groups, **changes: object) -> Evaluated:
@@ -260,7 +259,6 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
 # --- in words
 
 
-NONE = dict.fromkeys((1, 2, 5))
 CHOSEN = {
     1: None,
     2: Choice(layer=5, state="open", at_most=3.14, time=0.84),
@@ -269,7 +267,7 @@ CHOSEN = {
 NEEDED = LayersNeeded(
     baseline="runs/plain", seed=1, noise=1.0, within={1: None, 2: 6, 5: 4}, time={2: 1.0, 5: 0.6}, chosen=CHOSEN
 )
-PLAIN = {"baseline": "plain", "noise": 1.0, "within": NONE}
+PLAIN = {"baseline": "plain", "noise": 1.0, "within": NEVER}
 ANSWERS = [
     (
         {"layers_needed": NEEDED, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}},
@@ -297,7 +295,7 @@ ANSWERS = [
     ),
     *(  # a refuted K is not said to suffice
         (
-            {"layers_needed": LayersNeeded(noise=1.0, within=NONE, chosen=dict.fromkeys(NONE, choice))},
+            {"layers_needed": LayersNeeded(noise=1.0, within=NEVER, chosen=dict.fromkeys(NEVER, choice))},
             [f"{words}.", *(f"  within {unit}  {name}    not enough" for unit in ("1 point ", "2 points", "5 points"))],
         )
         for choice, words, name in (
@@ -308,7 +306,7 @@ ANSWERS = [
     (  # few groups, and samples that speak against the choice
         {
             "layers_needed": LayersNeeded(
-                noise=1.0, within=NONE, chosen=dict.fromkeys(NONE, Choice(layer=2, state="open", worse=2.5))
+                noise=1.0, within=NEVER, chosen=dict.fromkeys(NEVER, Choice(layer=2, state="open", worse=2.5))
             )
         },
         [
@@ -336,7 +334,7 @@ ANSWERS = [
         ],
     ),
     (
-        {"layers_needed": LayersNeeded(noise=1.0, within=NONE), "groups": 3},
+        {"layers_needed": LayersNeeded(noise=1.0, within=NEVER), "groups": 3},
         [
             "It is not certain how many layers suffice within 2 points.",
             *(f"  within {unit}  no layer" for unit in ("1 point ", "2 points", "5 points")),

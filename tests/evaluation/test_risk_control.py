@@ -155,8 +155,8 @@ def perfect(count, **changes):
 
 def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
     scores = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 0, 0]]).double()
-    known = {"scores": scores, "decisions": torch.zeros(4, 3, dtype=torch.int64), "confidences": torch.ones(4, 3)}
-    assert answers_lost(perfect(4, **known), 0.9).tolist() == [False, True, False, False]
+    samples = perfect(4, scores=scores, decisions=torch.zeros(4, 3, dtype=torch.int64), confidences=torch.ones(4, 3))
+    assert answers_lost(samples, 0.9).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("risk", "confidence", "needed"), [(0.01, 0.95, 299), (0.05, 0.95, 59), (0.1, 0.9, 22)])

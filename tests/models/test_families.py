@@ -19,18 +19,20 @@ from transformers import (
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
 from descend.models import (
+    MARK,
+    PLACES,
     LayeredCausalLM,
     LayeredClassifier,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
     images,
+    keep_first,
+    merged,
+    plain_output,
 )
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
-from descend.models.first_layers import keep_first, merged, plain_output
-from descend.models.layered import PLACES
 from descend.models.library import PER_LAYER, logits_of
-from descend.models.own_exits import MARK
 from descend.run import export_model
 from tests.support.networks import CAUSAL, CONFIGS, IMAGES, PIXELS, WIDE, causal, image_network, moved, network
 
@@ -288,9 +290,9 @@ def own(head, family):
     return model, layers
 
 
+@torch.no_grad()
 def read(layers, inputs):
-    with torch.no_grad():
-        return torch.stack(list(layers.predictions(inputs)))
+    return torch.stack(list(layers.predictions(inputs)))
 
 
 @pytest.mark.parametrize(("head", "family"), CASES)

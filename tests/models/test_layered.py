@@ -249,6 +249,7 @@ def test_dropout_in_the_readout_waits_for_eval_mode_and_draws_nothing():
         first_batch(model.eval())
 
 
+@torch.no_grad()
 def test_submodules_keep_their_modes_and_a_copy_reads_its_own_blocks():
     network = mlp().train()
     network.head = nn.Sequential(network.norm, network.head).eval()
@@ -256,9 +257,8 @@ def test_submodules_keep_their_modes_and_a_copy_reads_its_own_blocks():
     model = layers(network, readout="head")
     assert model.training and not network.head.training and network.embed.training
     twin = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.zero_()
+    for parameter in network.parameters():
+        parameter.zero_()
     assert first_batch(twin)[0].abs().sum() > 0 and first_batch(model)[0].abs().sum() == 0
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForSequenceClassification
 
-from descend.errors import InputError
-from descend.inference import DescentClassifier
-from descend.models.loading import MOST_LAYERS, refuse_unsafe
+from descend import DescentClassifier, InputError
+from descend.models import MOST_LAYERS, refuse_unsafe
 from descend.recipes import RECIPES
 from descend.tasks.text import load_tokenizer
 from tests.support import ranks
@@ -20,8 +19,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
 @pytest.fixture
 def folder(tmp_path):
     config = DistilBertConfig(vocab_size=len(WORDS), dim=8, n_layers=2, n_heads=2, hidden_dim=8, num_labels=2)
-    model = DistilBertForSequenceClassification(config)
-    model.save_pretrained(tmp_path / "model")
+    DistilBertForSequenceClassification(config).save_pretrained(tmp_path / "model")
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
@@ -62,8 +60,11 @@ def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path,
 )
 def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, monkeypatch, load):
     (folder / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
-    entry = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"}
-    change(folder, model_type="theirs", auto_map=entry)
+    change(
+        folder,
+        model_type="theirs",
+        auto_map={"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"},
+    )
     change(
         folder, "tokenizer_config.json", tokenizer_class="Theirs", auto_map={"AutoTokenizer": ["theirs.Model", None]}
     )

@@ -21,7 +21,7 @@ from descend.errors import InputError
 from descend.models import ViTDenoiser, ViTDenoiserConfig
 from descend.models.vit import unpatchify
 from descend.recipes import RECIPES
-from descend.tasks.video import windows
+from descend.tasks.video import patchify
 from tests.support.networks import change
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -70,7 +70,7 @@ def frames():
 
 
 def as_patches(frames):
-    return windows.patchify(torch.from_numpy(frames)).float() / 255
+    return patchify(torch.from_numpy(frames)).float() / 255
 
 
 def processed(image_processor, frames):
@@ -159,13 +159,13 @@ def test_a_denoiser_has_the_hidden_states_of_its_model_and_starts_mid_grey(pretr
     torch.testing.assert_close(ViTDenoiser.from_vit(source, depth=2).eval().layer_outputs(patches)[2], states[2])
 
 
+@torch.no_grad()
 def test_resizing_is_undone(folder):
     """A decoder that draws every token's patch in one grey, 8 of 64 pixels, reads as 20 of 160."""
     model = ViTDenoiser.from_vit(folder)
-    with torch.no_grad():
-        model.decoder.weight.fill_(0)
-        model.decoder.weight[:, 0] = 1
-        model.vit.layernorm.weight.fill_(1)
+    model.decoder.weight.fill_(0)
+    model.decoder.weight[:, 0] = 1
+    model.vit.layernorm.weight.fill_(1)
     hidden = torch.randn(1, 1, 65, HIDDEN)
     picture = unpatchify(model.readout(hidden))[0, 0]
     greys = 0.5 + torch.nn.functional.layer_norm(hidden, (HIDDEN,))[0, 0, 1:, 0].reshape(8, 8)
@@ -184,10 +184,10 @@ def by_loops(token, side, mean, std):
 
 
 def test_a_token_is_read_as_the_pixels_of_its_patch():
-    settings = {"image_size": 16, "patch_size": 4, "frame_size": 16, "frame_patch": 4}
     model = ViTDenoiser(
         ViTDenoiserConfig(
-            depth=1, hidden_size=48, intermediate_size=8, image_mean=MEAN, image_std=STD, readout="pixels", **settings
+            **{"depth": 1, "hidden_size": 48, "intermediate_size": 8, "image_mean": MEAN, "image_std": STD},
+            **{"readout": "pixels", "image_size": 16, "patch_size": 4, "frame_size": 16, "frame_patch": 4},
         )
     )
     hidden = torch.randn(2, 1, 1 + 16, 48)

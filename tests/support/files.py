@@ -1,7 +1,6 @@
 """What the files of a run hold, for tests that read and recognise them."""
 
-from descend.results import CertifiedExit, Decisions, Groups, RunConfig, Summary
-from descend.results.sweeps import SweepFile
+from descend.results import CertifiedExit, Decisions, Groups, RunConfig, Summary, SweepFile
 
 EXIT = {
     "full": 0.9,

@@ -23,8 +23,7 @@ from transformers import (
 )
 
 from descend import UT, DescentConfig, DescentTrainer, InputError, Objective, UTConfig, layered
-from descend.models import LayeredClassifier
-from descend.models.own_exits import MARK
+from descend.models import MARK, LayeredClassifier
 from descend.recipes import configure
 from descend.settings import METHODS, settings_of_others
 from descend.tasks.text import Classification, learn_tokenizer
@@ -287,9 +286,12 @@ def rows(count=20, without=(), **changes):
 
 def texts(folder, data=None, model=None, args=None, **given):
     """A trainer of a classifier of texts."""
-    usual = {"train_dataset": data or rows(), "eval_dataset": None, "data_collator": DataCollatorWithPadding(TOKENIZER)}
-    usual |= {"model": network("distilbert", labels=2) if model is None else model, "task": None}
-    return ranks.points(folder, given=usual | {"callbacks": [NoStep()]} | given, **{"max_steps": 2} | (args or {}))
+    usual = {
+        **{"train_dataset": data or rows(), "eval_dataset": None, "data_collator": DataCollatorWithPadding(TOKENIZER)},
+        **{"model": network("distilbert", labels=2) if model is None else model, "task": None},
+        "callbacks": [NoStep()],
+    }
+    return ranks.points(folder, given=usual | given, **{"max_steps": 2} | (args or {}))
 
 
 def language(folder, model, **given):

@@ -302,6 +302,15 @@ def language(folder, tokenizer, kind, args=None, **given):
 # --- examples
 
 
+def put_start(folder, model, tokenizer, data):
+    """What a script is started from: a saved model in ``start``, and files of lines in ``data``."""
+    model.save_pretrained(folder / "start")
+    tokenizer.save_pretrained(folder / "start")
+    (folder / "data").mkdir()
+    for name, lines in data.items():
+        (folder / "data" / name).write_text("\n".join(lines) + "\n")
+
+
 def test_the_examples_differ_in_the_trainer_alone():
     plain, ours = ((EXAMPLES / name).read_text().splitlines() for name in ("glue_trainer.py", "glue_descent.py"))
     lines = [
@@ -319,12 +328,11 @@ def test_the_examples_differ_in_the_trainer_alone():
 
 
 def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenizer, monkeypatch, capsys):
-    classifier(tokenizer, most=128).save_pretrained(tmp_path / "start")
-    tokenizer.save_pretrained(tmp_path / "start")
-    (tmp_path / "data").mkdir()
-    for side, count, seed in (("train", 60, 0), ("validation", 30, 1)):
-        rows = [f"{row['text']}\t{row['label']}" for row in generate_reviews(count, seed)]
-        (tmp_path / "data" / f"{side}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    reviews = {"train.tsv": generate_reviews(60, 0), "validation.tsv": generate_reviews(30, 1)}
+    tables = {
+        name: ["sentence\tlabel", *(f"{row['text']}\t{row['label']}" for row in rows)] for name, rows in reviews.items()
+    }
+    put_start(tmp_path, classifier(tokenizer, most=128), tokenizer, tables)
     monkeypatch.setattr(sys, "argv", ["example", *(str(tmp_path / part) for part in ("start", "data", "out"))])
     runpy.run_path(str(EXAMPLES / "glue_descent.py"), run_name="__main__")
     assert "'eval_feasible'" in capsys.readouterr().out
@@ -336,12 +344,9 @@ def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenize
 
 def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
     """The script as TRL installs it, from its command line to the saved model."""
-    causal(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "start")
-    tokenizer.save_pretrained(tmp_path / "start")
-    (tmp_path / "data").mkdir()
-    for side, count in (("train", 16), ("test", 8)):
-        rows = [json.dumps({"text": row["text"]}) for row in generate_reviews(count, 3)]
-        (tmp_path / "data" / f"{side}.jsonl").write_text("\n".join(rows))
+    lines = [json.dumps({"text": row["text"]}) for row in generate_reviews(16, 3)]
+    model = causal(vocab_size=len(tokenizer))
+    put_start(tmp_path, model, tokenizer, {"train.jsonl": lines, "test.jsonl": lines[:8]})
     monkeypatch.setattr(trl, "SFTTrainer", DescentSFTTrainer)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     flags = f"""--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out
@@ -389,8 +394,7 @@ def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokeniz
 
         settings = {"per_device_eval_batch_size": 6} | args
         one = made(tmp_path, tokenizer, kind, settings, **{"compute_metrics": compute} | given)
-        metrics = one.evaluate()
-        assert metrics.get("eval_batches", 0) == len(seen)
+        assert one.evaluate().get("eval_batches", 0) == len(seen)
         predicted = one.predict(one.eval_dataset)
         seen.append((predicted.predictions, predicted.label_ids))
     for theirs, ours in zip(*found.values(), strict=True):
@@ -401,9 +405,13 @@ def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokeniz
 def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     """Names that compute_metrics gives are kept; data given by hand, a test set, leave no trace."""
     sets = {"one": texts(tokenizer, 20, 1), "two": texts(tokenizer, 30, 2)}
-    metric = lambda given: {"eval_one_f1": 0.5, "shape": float(given.predictions.ndim)}  # noqa: E731
-    prepare = {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(-1), "compute_metrics": metric}
-    ours = trainer(tmp_path, tokenizer, eval_dataset=sets, **prepare)
+    ours = trainer(
+        tmp_path,
+        tokenizer,
+        eval_dataset=sets,
+        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
+        compute_metrics=lambda given: {"eval_one_f1": 0.5, "shape": float(given.predictions.ndim)},
+    )
     metrics = ours.evaluate()
     assert {"eval_one_loss", "eval_two_loss", "eval_two_feasible", "eval_two_samples_per_second"} <= metrics.keys()
     assert metrics["eval_one_f1"] == 0.5 and metrics["eval_one_shape"] == 1
@@ -429,8 +437,7 @@ def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_pat
 
 
 def test_streams_and_samples_made_when_fetched(tmp_path, tokenizer):
-    stream = texts(tokenizer, 64, 0).to_iterable_dataset()
-    ours = fitted(trainer(tmp_path, tokenizer, train_dataset=stream, noise=0.5))
+    ours = fitted(trainer(tmp_path, tokenizer, train_dataset=texts(tokenizer, 64, 0).to_iterable_dataset(), noise=0.5))
     assert ours.state.global_step == 4 and ours.evaluate()["eval_loss"] > 0
     lazy = Dataset.from_list(generate_reviews(32, 0)).with_transform(
         lambda rows: {**tokenizer(rows["text"], truncation=True, max_length=60), "labels": rows["label"]}

@@ -172,8 +172,7 @@ def test_a_batch_without_targets_moves_nothing(tmp_path, tokenizer):
 def test_nothing_is_read_but_the_last_layer_without_constraints(tmp_path, tokenizer):
     """In a warm-up of two steps, each of all 24 texts."""
     read = Counter()
-    steps = {"dual_warmup_steps": 2, "max_steps": 4, "per_device_train_batch_size": 24}
-    one = tuned(tmp_path, tokenizer, alpha="0.2", **steps)
+    one = tuned(tmp_path, tokenizer, alpha="0.2", dual_warmup_steps=2, max_steps=4, per_device_train_batch_size=24)
 
     def reads(module, args, output):
         if args[0].dim() == 2:  # rows of a tile, not the model's own forward pass
@@ -194,8 +193,15 @@ def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer):
     assert packed.dual.multipliers.max() > 0
     model, found = packed.objective.model.saved, []
     for packing, size in ((False, 1), (True, 1), (True, 4)):
-        settings = {"packing": packing, "max_length": 200, "per_device_eval_batch_size": size}
-        one = tuned(tmp_path / f"{packing}{size}", tokenizer, model=model, noise=1.0, **settings)
+        one = tuned(
+            tmp_path / f"{packing}{size}",
+            tokenizer,
+            model=model,
+            noise=1.0,
+            packing=packing,
+            max_length=200,
+            per_device_eval_batch_size=size,
+        )
         found.append(one.evaluate()["eval_loss"])
         assert one.verdict.groups == 24
     assert found == pytest.approx([found[0]] * 3, rel=1e-5)

@@ -21,8 +21,7 @@ from descend import DescentTrainer, InputError, evaluate
 from descend.results import locked
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, seal
-from tests.support.own import samples
-from tests.support.ranks import points
+from tests.support import own, ranks
 from tests.support.runs import TINY, assert_same, assert_same_end, refused, rows, run_state, stop_after, train
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": ""}
@@ -370,7 +369,7 @@ def test_multipliers_that_are_no_numbers_end_the_run_in_words(tmp_path, capsys):
 
 # --- files of somebody else: each stays as it was, and a refusal says why
 
-trainer = partial(points, save_strategy="steps", save_steps=2)
+trainer = partial(ranks.points, save_strategy="steps", save_steps=2)
 
 
 def put(folder: Path, files: dict[str, str]) -> None:
@@ -431,7 +430,7 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
     ours = trainer(tmp_path, save_total_limit=1, eval_strategy="steps", eval_steps=2)
     for _ in range(2):
         ours.train()
-        evaluate(ours, samples(16, 2), out=tmp_path / "judged")
+        evaluate(ours, own.samples(16, 2), out=tmp_path / "judged")
         assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
         assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
     # What a person laid beside the best model is not ours, and the model is.

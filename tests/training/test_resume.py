@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from descend import UT, DescentTrainer, GaussianNoise, InputError
-from tests.support import ranks
-from tests.support.runs import rows
+from tests.support import ranks, runs
 
 STEPS, STOP = 7, 3
 EPOCHS = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch"}
@@ -96,11 +95,11 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path, case):
     make, settings, checkpoint = MATRIX[case]
     whole, resumed = (make(tmp_path, **settings) for _ in range(2))
     whole.train()
-    (wanted, logs), written = ended(whole), rows(tmp_path)
+    (wanted, logs), written = ended(whole), runs.rows(tmp_path)
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{checkpoint}"))
     found, again = ended(resumed)
     assert torch.equal(found, wanted) and again == logs
-    assert rows(tmp_path) == written
+    assert runs.rows(tmp_path) == written
     assert json.loads(written[-1])["step"] > checkpoint
 
 

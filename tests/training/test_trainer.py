@@ -61,8 +61,9 @@ def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path):
 def test_losses_are_summed_in_single_precision_under_autocast(tmp_path, name, settings):
     found = []
     for half in (False, True):
-        given = settings | {"bf16": half, "max_steps": 3, "per_device_train_batch_size": 8}
-        trainer = ranks.MADE[name](tmp_path / str(half), **given)
+        trainer = ranks.MADE[name](
+            tmp_path / str(half), bf16=half, max_steps=3, per_device_train_batch_size=8, **settings
+        )
         seen = []
         trainer.objective.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1]))
         trainer.train()
@@ -129,8 +130,7 @@ def negative(prediction, target):
 
 def broken(folder, name) -> DescentTrainer:
     """A part of it is NaN: each layer from there on is named, and the samples of the step's two micro-batches."""
-    size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3}
-    trainer = ranks.MADE[name](folder, **size)
+    trainer = ranks.MADE[name](folder, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3)
     trainer.objective.double()
     trainer.train()
     part = "feedforward" if name == "video" else ".1."
@@ -279,8 +279,10 @@ def logged(tmp_path_factory):
 def test_logs_name_every_layer_and_every_key_is_on_the_page(logged):
     history = logged[0].state.log_history
     logs = [log for log in history if "loss" in log]
-    names = {f"{name}/{layer}" for name in ("loss", "weight", "multiplier") for layer in (0, 1, 2)}
-    names |= {f"{name}/{layer}" for name in ("violation", "slack") for layer in (1, 2)}
+    names = {
+        *(f"{name}/{layer}" for name in ("loss", "weight", "multiplier") for layer in (0, 1, 2)),
+        *(f"{name}/{layer}" for name in ("violation", "slack") for layer in (1, 2)),
+    }
     assert [log["step"] for log in logs] == [2, 4]
     assert all(names == {name for name in log if "/" in name} for log in logs)
     page = (Path(__file__).parents[2] / "docs" / "reference" / "logs.md").read_text("utf-8")
