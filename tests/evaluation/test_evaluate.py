@@ -105,20 +105,16 @@ def test_a_classifier_needs_no_task_and_a_plain_trainer_lends_its_model_and_coll
         descend.evaluate(model, rows)
 
 
-class Pixels(torch.nn.Module):
+class Pixels(torch.nn.Sequential):
     """A user's classifier of images, whose task does not know how many classes it has."""
 
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = torch.nn.Flatten(), torch.nn.Linear(12, 3)
-        self.blocks = torch.nn.Sequential(torch.nn.Linear(12, 12), torch.nn.Linear(12, 12))
-
     def forward(self, pixel_values):
-        return self.head(self.blocks(self.embed(pixel_values)))
+        return super().forward(pixel_values)
 
 
 def of_pixels():
-    return descend.layered(Pixels(), blocks="blocks", readout="head", embeddings="embed")
+    network = Pixels(torch.nn.Flatten(), torch.nn.Linear(12, 12), torch.nn.Linear(12, 12), torch.nn.Linear(12, 3))
+    return descend.layered(network, blocks=[network[1], network[2]], readout="3", embeddings="0")
 
 
 IMAGE = {"pixel_values": np.zeros((3, 2, 2), np.float32), "label": 0}

@@ -408,8 +408,7 @@ def halved(folder: Path) -> dict:
 
 def commanded(folder: Path) -> list[int]:
     """`descend train`: stopped by a signal to the second process alone, refused, resumed. How each ended."""
-    flags = ["--per-device-train-batch-size", "3", "--eval-steps", "1000"]
-    train = partial(runs.train, folder, *flags, every=1000)
+    train = partial(runs.train, folder, "--per-device-train-batch-size", "3", "--eval-steps", "1000", every=1000)
 
     def interrupt() -> None:
         while not (folder / "records.jsonl").exists():

@@ -146,8 +146,9 @@ def test_overrides_are_called(tmp_path):
 
         return staticmethod(function) if isinstance(vars(Trainer)[name], staticmethod) else method
 
-    called = POINTS.keys() - hf_hooks.NEVER_CALLED.keys()
-    Noted = type("Noted", (DescentTrainer,), {name: noted(name) for name in called})
+    Noted = type(
+        "Noted", (DescentTrainer,), {name: noted(name) for name in POINTS if name not in hf_hooks.NEVER_CALLED}
+    )
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
     data = [{"input_ids": [5, 6, 7], "labels": place % 3} for place in range(16)]
     given = {"model": network("bert"), "task": None, "train_dataset": data, "eval_dataset": data, "noise": 0.5}
@@ -336,8 +337,9 @@ def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenize
     monkeypatch.setattr(sys, "argv", ["example", *(str(tmp_path / part) for part in ("start", "data", "out"))])
     runpy.run_path(str(EXAMPLES / "glue_descent.py"), run_name="__main__")
     assert "'eval_feasible'" in capsys.readouterr().out
-    kind = AutoModelForSequenceClassification
-    trained, started = (kind.from_pretrained(tmp_path / side).parameters() for side in ("out", "start"))
+    trained, started = (
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / side).parameters() for side in ("out", "start")
+    )
     assert not any(torch.equal(one, other) for one, other in zip(trained, started, strict=True))
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the film was good")["input_ids"]
 
@@ -429,8 +431,7 @@ def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_pat
     made = partial(trainer, tmp_path, tokenizer, config=DescentConfig, compute_metrics=lambda _: {"share": 0.5})
     with pytest.raises(InputError, match=r"accuracy, .*loss, .*share.*; got 'f1'"):
         made(args=args | {"metric_for_best_model": "f1"}).train()
-    ours = fitted(made(args=args | {"metric_for_best_model": "share"}))
-    assert ours.state.best_metric == 0.5
+    assert fitted(made(args=args | {"metric_for_best_model": "share"})).state.best_metric == 0.5
 
 
 # --- data

@@ -461,8 +461,8 @@ def test_the_end_of_training_deletes_no_checkpoint_of_somebody_else(tmp_path, ca
     put(tmp_path, {"checkpoint-0/trainer_state.json": "{}", "checkpoint-1/notes.txt": "mine"})
     ours = trainer(tmp_path, save_total_limit=1, **every)
     ours.train(resume_from_checkpoint=True)
-    best = Path(ours.state.best_model_checkpoint).name
-    kept = {"checkpoint-0", "checkpoint-1", "checkpoint-4", best}  # the last one and the best are two at most
+    # The last one and the best are two at most.
+    kept = {"checkpoint-0", "checkpoint-1", "checkpoint-4", Path(ours.state.best_model_checkpoint).name}
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == kept and ours.args.save_total_limit == 1
     assert (tmp_path / "checkpoint-1" / "notes.txt").read_text() == "mine"
     assert caplog.text.count("checkpoint-1 holds what Descend did not write. It stays") == 1

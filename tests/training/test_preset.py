@@ -131,8 +131,9 @@ def classifier(tied):
     encoder = DistilBertConfig(
         **networks.SMALL, **networks.NARROW, dropout=0.0, attention_dropout=0.0, attn_implementation="eager"
     )
-    config = MeanPooledConfig(encoder, dropout=0.0, classifier_pooling="cls")
-    return AutoModelForSequenceClassification.from_config(config)
+    return AutoModelForSequenceClassification.from_config(
+        MeanPooledConfig(encoder, dropout=0.0, classifier_pooling="cls")
+    )
 
 
 VARIANCE = {"sigma": SIGMA, "noise_is": "variance"}

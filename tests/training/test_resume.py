@@ -72,8 +72,12 @@ of_points = partial(
 def ended(trainer):
     """The model, multipliers and slack; and the logs of layers and tokens: Transformers' mean loss starts anew."""
     trained = nn.utils.parameters_to_vector(trainer.objective.parameters())
-    rows = trainer.state.log_history
-    logs = {(row["step"], name, row[name]) for row in rows for name in row if "/" in name or "token" in name}
+    logs = {
+        (row["step"], name, value)
+        for row in trainer.state.log_history
+        for name, value in row.items()
+        if "/" in name or "token" in name
+    }
     return torch.cat([trained.detach(), trainer.dual.multipliers, trainer.dual.slack]), logs
 
 

@@ -88,11 +88,13 @@ class Watch(TrainerCallback):
 # A fused optimizer, Transformers' default, skips within: nobody is told.
 @pytest.mark.parametrize(("every", "optim"), [(1, "adamw_torch_fused"), (2, "adamw_torch"), (1, "sgd")])
 def test_a_step_that_the_scaler_skips_is_no_dual_step_and_its_losses_are_dropped(tmp_path, every, optim):
-    settings = {
-        **{"dual_optimizer": "sgd", "dual_lr": 0.5, "resilience": 0.0, "slack": "implicit", "slack_lr": None},
-        **{"dual_every": str(every), "dual_warmup_steps": 0.0, "per_device_train_batch_size": 4},
-    }
-    trainer = ranks.classifier(tmp_path, optim=optim, **settings)
+    trainer = ranks.classifier(
+        tmp_path,
+        optim=optim,
+        per_device_train_batch_size=4,
+        **{"dual_optimizer": "sgd", "dual_lr": 0.5, "dual_every": str(every), "dual_warmup_steps": 0.0},
+        **{"resilience": 0.0, "slack": "implicit", "slack_lr": None},
+    )
     # A loss above 2 at so large a scale overflows; after that the scale has fallen.
     with torch.no_grad():
         trainer.objective.model.library.classifier.weight.mul_(300)
