@@ -43,14 +43,17 @@ def layer_skip(model=None, layers=3, **changes):
 @pytest.mark.parametrize(
     ("schedule", "step", "steps", "expected"),
     [
-        ("exponential", 0, 11, [0] * 5),
-        ("exponential", 4, 11, [(2**0.4 - 1) * (2 ** (block / 4) - 1) * 0.3 for block in range(5)]),
-        ("exponential", 10, 11, [(2 ** (block / 4) - 1) * 0.3 for block in range(5)]),  # 0.3 for the last block
-        *(("constant", step, steps, [0, (2**0.5 - 1) * 0.3, 0.3]) for step, steps in ((0, 11), (9, 11), (0, 1))),
+        ({}, 0, 11, [0] * 5),
+        ({}, 4, 11, [(2**0.4 - 1) * (2 ** (block / 4) - 1) * 0.3 for block in range(5)]),
+        ({}, 10, 11, [(2 ** (block / 4) - 1) * 0.3 for block in range(5)]),  # 0.3 for the last block
+        *(
+            ({"layer_dropout_schedule": "constant"}, step, steps, [0, (2**0.5 - 1) * 0.3, 0.3])
+            for step, steps in ((0, 11), (9, 11), (0, 1))
+        ),
     ],
 )
 def test_rates_grow_exponentially_with_the_block_and_the_step(schedule, step, steps, expected):
-    skip = layer_skip(layers=len(expected), layer_dropout=0.3, layer_dropout_schedule=schedule)
+    skip = layer_skip(layers=len(expected), layer_dropout=0.3, **schedule)
     assert skip.rates(step, steps) == pytest.approx(expected)
 
 
