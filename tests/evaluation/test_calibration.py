@@ -5,11 +5,9 @@ import math
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from torch.nn import functional as F
 from transformers import TrainerCallback
 
-from descend import DescentConfig, DescentTrainer
-from descend.core import DescentProblem, GeometricTarget
+from descend import DescentConfig, DescentProblem, DescentTrainer, GeometricTarget
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, preferred, temperature
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.satisfaction import verdict
@@ -23,7 +21,9 @@ def sure(scales: list[float], wrong: float = 0.3) -> LayerLosses:
     right = torch.where(torch.arange(1000) < 1000 * wrong, -1.0, 1.0)
     logits = torch.stack([torch.stack([scale * right, -scale * right], 1) for scale in scales], 1)
     targets = torch.zeros(1000, dtype=torch.long)
-    losses = torch.stack([F.cross_entropy(layer, targets, reduction="none") for layer in logits.unbind(1)], 1)
+    losses = torch.stack(
+        [torch.nn.functional.cross_entropy(layer, targets, reduction="none") for layer in logits.unbind(1)], 1
+    )
     return LayerLosses(losses.double(), torch.arange(1000), [], losses, logits=(logits, targets))
 
 
@@ -84,8 +84,9 @@ def drop_in(folder, rows, seen, callbacks=(), **settings):
     """A trainer that is asked to calibrate, with ``rows`` to train on and ``seen`` to evaluate on."""
     torch.manual_seed(0)
     args = DescentConfig(str(folder), calibrate=True, **networks.QUIET | {"learning_rate": 1e-2} | settings)
-    data = {"train_dataset": rows, "eval_dataset": seen}
-    return DescentTrainer(networks.network("distilbert"), args, **data, callbacks=list(callbacks))
+    return DescentTrainer(
+        networks.network("distilbert"), args, train_dataset=rows, eval_dataset=seen, callbacks=list(callbacks)
+    )
 
 
 class Stop(TrainerCallback):

@@ -19,21 +19,18 @@ from transformers import (
 import descend
 from descend import DescentClassifier, InputError, run
 from descend.cli import main
-from descend.evaluation import evaluators
 from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions, read_summary
 from descend.tasks.images import ImageClassification
 from descend.tasks.text import generate_reviews, learn_tokenizer, read_imdb, tokenize
+from tests.support import ranks, subjects, texts
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
-from tests.support.ranks import points
-from tests.support.subjects import measured
-from tests.support.texts import review_folder
 
 # --- from memory
 
 
-trainer = partial(points, max_steps=6, strength=1.0)
+trainer = partial(ranks.points, max_steps=6, strength=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +38,7 @@ def runs(tmp_path_factory):
     """Trainers that have trained, and the summaries of their evaluation, by method."""
     folder, found = tmp_path_factory.mktemp("runs"), {}
     for method in ("erm", "constrained"):
-        ours = trainer(folder / method, method=method, given={"noise": 0.5})
-        ours.train()
+        ours = ranks.fitted(trainer(folder / method, method=method, given={"noise": 0.5}))
         found[method] = ours, descend.evaluate(ours, samples(40, 2))
     return found
 
@@ -65,7 +61,7 @@ def test_a_trainers_run_gets_the_files_and_the_page(runs, method):
 def test_no_layer_is_chosen_on_the_samples_that_test_it(runs, tmp_path, monkeypatch, most):
     """Nor on some of them, where there are more than are taken to choose. Another folder takes the records along."""
     ours, _ = runs["constrained"]
-    monkeypatch.setattr(evaluators, "MOST_TO_CHOOSE", most)
+    monkeypatch.setattr("descend.evaluation.evaluators.MOST_TO_CHOOSE", most)
     summary = descend.evaluate(ours, samples(12, 1), out=tmp_path, noise=(0,))  # those of its own eval_dataset
     assert summary.validation is None and not summary.layers_needed.chosen
     assert (tmp_path / "records.jsonl").read_text() == (ours.args.folder / "records.jsonl").read_text()
@@ -75,7 +71,7 @@ def test_a_model_without_its_trainer_is_measured_and_nothing_is_written_unasked(
     monkeypatch.chdir(tmp_path)
     model = runs["erm"][0].objective.model.eval()
     summary = descend.evaluate(model, samples(40, 2), task=Classes())
-    assert summary.layer_losses[0.0] == measured(model, Classes(), samples(40, 2)).losses.mean(0).tolist()
+    assert summary.layer_losses[0.0] == subjects.measured(model, Classes(), samples(40, 2)).losses.mean(0).tolist()
     assert summary.noise == [0.0] and summary.method == "plain" and summary.alpha == [0.01] * 3
     # It writes only where it is told to.
     assert list(tmp_path.iterdir()) == []
@@ -109,20 +105,16 @@ def test_a_classifier_needs_no_task_and_a_plain_trainer_lends_its_model_and_coll
         descend.evaluate(model, rows)
 
 
-class Pixels(torch.nn.Module):
+class Pixels(torch.nn.Sequential):
     """A user's classifier of images, whose task does not know how many classes it has."""
 
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = torch.nn.Flatten(), torch.nn.Linear(12, 3)
-        self.blocks = torch.nn.Sequential(torch.nn.Linear(12, 12), torch.nn.Linear(12, 12))
-
     def forward(self, pixel_values):
-        return self.head(self.blocks(self.embed(pixel_values)))
+        return super().forward(pixel_values)
 
 
 def of_pixels():
-    return descend.layered(Pixels(), blocks="blocks", readout="head", embeddings="embed")
+    network = Pixels(torch.nn.Flatten(), torch.nn.Linear(12, 12), torch.nn.Linear(12, 12), torch.nn.Linear(12, 3))
+    return descend.layered(network, blocks=[network[1], network[2]], readout="3", embeddings="0")
 
 
 IMAGE = {"pixel_values": np.zeros((3, 2, 2), np.float32), "label": 0}
@@ -181,7 +173,7 @@ def plain(tmp_path_factory):
     model.save_pretrained(folder / "turned")
     for name in ("model", "masked", "turned"):
         tokenizer.save_pretrained(folder / name)
-    long = next((review_folder(folder / "reviews") / "test").rglob("*.txt"))
+    long = next((texts.review_folder(folder / "reviews") / "test").rglob("*.txt"))
     long.write_text(" ".join([long.read_text()] * 10))
     return folder
 
@@ -204,10 +196,9 @@ def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     whole = [each for each in kept.texts if not each.text.endswith(" …")]
     assert 0 < len(whole) < len(kept.texts) == 60 and max(len(each.text) for each in kept.texts) <= MOST_CHARACTERS + 2
     for each in whole:
-        with torch.no_grad():
-            sure, answer = model(**tokenizer(each.text, return_tensors="pt")).logits.softmax(-1)[0].max(-1)
+        sure, answer = model(**tokenizer(each.text, return_tensors="pt")).logits.softmax(-1)[0].max(-1)
         assert each.decisions[3].answer == model.config.id2label[int(answer)]
-        assert each.decisions[3].confidence == pytest.approx(float(sure), abs=1e-4)
+        assert each.decisions[3].confidence == pytest.approx(sure.item(), abs=1e-4)
     ids = np.concatenate(tokenize(read_imdb(data)["train"], tokenizer, 64)["input_ids"])
     words = model.get_input_embeddings().weight[ids]
     # Of all training texts less those kept for validation.

@@ -14,7 +14,6 @@ from torch.utils.data import Subset
 from transformers import DataCollatorWithPadding, default_data_collator
 
 from descend import UT, DescentProblem, GaussianNoise, UTConfig
-from descend.evaluation import layers
 from descend.evaluation.early import COST, REPEATS, WARM_UP, agreements, exits, latency
 from descend.evaluation.evaluate import EDGES, evaluate, ratios
 from descend.evaluation.evaluators import input_metrics, pictures
@@ -27,10 +26,9 @@ from descend.results import verdict_sentence
 from descend.seeds import of_sample
 from descend.tasks.text import Classification, generate_reviews, tokenize
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
-from tests.support import own
+from tests.support import own, texts
 from tests.support.networks import causal, embedded, moved, network
 from tests.support.subjects import CASES, batches, measured, outcome, subject
-from tests.support.texts import review_tokenizer
 
 VIDEO, TEXT, SIGMA = VideoDenoising(), Classification(), 0.2
 LEVELS = [0.0, 0.5, 1.0, 2.0]
@@ -50,31 +48,31 @@ def model() -> UT:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return review_tokenizer()
+    return texts.review_tokenizer()
 
 
 @pytest.fixture
 def classifier(tokenizer) -> LayeredClassifier:
-    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "initializer_range": 0.3}
-    return LayeredClassifier(network("distilbert", labels=2, **sizes).eval())
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    return LayeredClassifier(network("distilbert", labels=2, initializer_range=0.3, **sizes).eval())
 
 
 # --- losses and metrics
 
 
 @pytest.mark.parametrize(("training", "size"), [(True, 1), (False, 16)])
+@torch.no_grad()
 def test_measure_is_the_computation_by_hand(model, windows, training, size):
     """Whatever the batches and the model's mode, which stays."""
     found = measured(model.train(training), VIDEO, windows, GaussianNoise(0.8, SIGMA, 7), size)
     losses, squares = [], torch.zeros(4, dtype=torch.float64)
-    with torch.no_grad():
-        for place in range(len(windows)):
-            clean = windows[place]["patches"]
-            noise = torch.Generator().manual_seed(of_sample(7, place))
-            noisy = clean + 0.8 * SIGMA * torch.randn(clean.shape, generator=noise)
-            outputs = [model.readout(hidden)[0] for hidden in model.layer_outputs(noisy[None])]
-            losses.append([(each - clean).norm(dim=-1).sum(0).mean().item() / 2 for each in outputs])
-            squares += torch.tensor([(each - clean).double().square().mean().item() for each in outputs])
+    for place in range(len(windows)):
+        clean = windows[place]["patches"]
+        noise = torch.Generator().manual_seed(of_sample(7, place))
+        noisy = clean + 0.8 * SIGMA * torch.randn(clean.shape, generator=noise)
+        outputs = [model.readout(hidden)[0] for hidden in model.layer_outputs(noisy[None])]
+        losses.append([(each - clean).norm(dim=-1).sum(0).mean().item() / 2 for each in outputs])
+        squares += torch.tensor([(each - clean).double().square().mean().item() for each in outputs])
     torch.testing.assert_close(found.losses, torch.tensor(losses, dtype=torch.float64), rtol=1e-5, atol=0)
     assert found.metrics == pytest.approx((255 * (squares / len(windows)).sqrt()).tolist(), rel=1e-5)
     falls = [after < before for row in losses for before, after in pairwise(row)]
@@ -83,16 +81,16 @@ def test_measure_is_the_computation_by_hand(model, windows, training, size):
     assert model.training is training
 
 
+@torch.no_grad()
 def test_measure_of_a_classifier_is_the_computation_by_hand(classifier, tokenizer):
     rows, noise = tokenize(Dataset.from_list(generate_reviews(60, 5)), tokenizer, 50), GaussianNoise(0.5, 0.3, seed=4)
     found = measured(classifier, TEXT, rows, noise, 7, DataCollatorWithPadding(tokenizer))
     for place in (0, 13, 59):
         row = rows[place]
         ids, label = torch.tensor([row["input_ids"]]), row["labels"]
-        with torch.no_grad():
-            noisy = noise(classifier.get_input_embeddings()(ids), indices=[place])
-            hidden = classifier.network.distilbert(inputs_embeds=noisy, output_hidden_states=True).hidden_states
-            probabilities = torch.stack([classifier.readout(each)[0].softmax(-1) for each in hidden])
+        noisy = noise(classifier.get_input_embeddings()(ids), indices=[place])
+        hidden = classifier.network.distilbert(inputs_embeds=noisy, output_hidden_states=True).hidden_states
+        probabilities = torch.stack([classifier.readout(each)[0].softmax(-1) for each in hidden])
         torch.testing.assert_close(found.losses[place], -probabilities[:, label].log().double(), rtol=1e-4, atol=1e-5)
         assert found.decisions[place].tolist() == probabilities.argmax(-1).tolist()
         torch.testing.assert_close(found.confidences[place], probabilities.amax(-1), rtol=1e-4, atol=1e-5)
@@ -127,10 +125,12 @@ def test_every_level_is_measured_and_the_verdict_taken_at_the_training_noise(mod
     summary = json.loads(json.dumps(evaluate(seen, [input_metrics]).content()))
     at = {level: measured(model, VIDEO, windows, GaussianNoise(level, SIGMA)) for level in (0.0, 0.8, 1.5)}
     values, found = [at[0.0].metrics[-1], at[1.5].metrics[-1]], verdict(problem, at[0.8])
-    known = {"noise": [0, 1.5], "values": values, "mean": np.mean(values), "auc": pytest.approx(1.5 * np.mean(values))}
-    known |= {"train_noise": 0.8, "train_value": at[0.8].metrics[-1], "samples": 21, "groups": found.groups}
-    known |= {"violations": found.violations, "undecided": found.undecided}
-    known |= {"descending_share": at[0.8].descending_share, "verdict": verdict_sentence(found, "the test data")}
+    known = {
+        **{"noise": [0, 1.5], "values": values, "mean": np.mean(values), "auc": pytest.approx(1.5 * np.mean(values))},
+        **{"train_noise": 0.8, "train_value": at[0.8].metrics[-1], "samples": 21, "groups": found.groups},
+        **{"violations": found.violations, "undecided": found.undecided},
+        **{"descending_share": at[0.8].descending_share, "verdict": verdict_sentence(found, "the test data")},
+    }
     assert summary.items() >= known.items()
     assert [(row["noise"], row["metric"]) for row in summary["anytime"]] == [(level, at[level].metrics) for level in at]
     # UT's exit 0 is its noisy input.
@@ -199,7 +199,7 @@ def test_a_language_models_exits_are_read_by_tiles(size, monkeypatch):
     monkeypatch.setattr(type(model), "readout", lambda self, hidden, **layer: rows.append(len(hidden)) or read(hidden))
     for tile in (1000, size):
         rows.clear()
-        monkeypatch.setattr(layers, "rows_per_tile", lambda vocabulary, tile=tile: tile)
+        monkeypatch.setattr("descend.evaluation.layers.rows_per_tile", lambda vocabulary, tile=tile: tile)
         found.append(measured(model, task, data, **BATCHES, watch_rows=seen.append))
         seen = [torch.cat(seen)]
     assert max(rows) <= size
@@ -341,15 +341,15 @@ def test_a_busy_moment_in_every_pass_is_no_slow_layer_and_a_model_that_names_no_
 # --- drafting
 
 
+@torch.no_grad()
 def test_agreement_is_that_of_a_loop_over_tokens():
     model = LayeredCausalLM(causal(initializer_range=0.5))
     prompt = torch.tensor([[5, 6, 7]])
     answer = model.saved.generate(input_ids=prompt, max_new_tokens=12, do_sample=False, eos_token_id=None)
-    with torch.no_grad():
-        found = agreements(model, answer, prompt)
-        expected = torch.zeros(2)
-        for place in range(3, answer.shape[1]):
-            states = model.layer_outputs({"input_ids": answer[:, :place]})
-            for layer in (1, 2):
-                expected[layer - 1] += (model.readout(states[layer][0, -1]).argmax() == answer[0, place]).item()
+    found = agreements(model, answer, prompt)
+    expected = torch.zeros(2)
+    for place in range(3, answer.shape[1]):
+        states = model.layer_outputs({"input_ids": answer[:, :place]})
+        for layer in (1, 2):
+            expected[layer - 1] += (model.readout(states[layer][0, -1]).argmax() == answer[0, place]).item()
     assert found.tolist() == expected.tolist() and 0 <= found.min() <= found.max() <= 12

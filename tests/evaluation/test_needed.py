@@ -43,6 +43,7 @@ FULL = np.ones(20) + np.linspace(-0.001, 0.001, 20)
 LAYERS = np.stack([2 * FULL, 1.0 * FULL, 1.015 * FULL, 1.04 * FULL, FULL], 1)
 OTHERS = np.random.default_rng(1).uniform(1, 2, (30, 4))
 NEVER = {1: None, 2: None, 5: None}
+ONES = np.ones(20)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ NEVER = {1: None, 2: None, 5: None}
         # The own full depth is always within, another may never be.
         (OTHERS, OTHERS[:, -1], {}, {1: 3, 2: 3, 5: 3}, "proven"),
         (OTHERS, OTHERS[:, -1] / 2, {}, NEVER, "broken"),
+        (np.stack([-0.985 * ONES, -ONES], 1), -ONES, {"own": True}, {1: 1, 2: 0, 5: 0}, "proven"),
         # Few blocks or one group prove nothing.
         (np.ones((11, 3)), np.ones(11), {}, NEVER, "open"),
         (np.ones((20, 3)), np.ones(20), {"groups": 1}, NEVER, "open"),
@@ -107,17 +109,20 @@ def test_a_chosen_layer_is_certified_exactly_where_the_test_reaches_it():
     assert kept == ["proven", "broken", "open"]
 
 
-def test_the_bound_is_in_the_unit_of_the_tolerance():
-    full = np.ones(20)
-    worse = np.stack([1.1 * full, full], 1)
-    assert against(worse, full).state(0, 5)[1] == pytest.approx(10)
-    assert against(worse**2, full, root=True).state(0, 5)[1] == pytest.approx(10)
-    assert against(-worse, -full, higher_is_better=True).state(0, 0)[1] == pytest.approx(10)
-    assert against(-worse, -1.2 * full).state(0, 5)[1] == pytest.approx(100 * 0.2 / 1.2)  # of |M|
-    negative = against(np.stack([-0.985 * full, -full], 1), -full, own=True)
-    assert negative.needed() == {1: 1, 2: 0, 5: 0} and negative.state(0, 2)[1] == pytest.approx(1.5)
-    assert negative.worse(0) == pytest.approx(1.5) and against(worse**2, full, root=True).worse(0) == pytest.approx(10)
-    assert against(-worse, -full, higher_is_better=True).worse(0) == pytest.approx(10)
+@pytest.mark.parametrize(
+    ("layer", "full", "more", "percent", "worse"),
+    [
+        (1.1, 1.0, {}, 5, 10),
+        (1.1**2, 1.0, {"root": True}, 5, 10),
+        (-1.1, -1.0, {"higher_is_better": True}, 0, 10),
+        (-1.0, -1.2, {}, 5, 100 * 0.2 / 1.2),  # of |M|
+        (-0.985, -1.0, {"own": True}, 2, 1.5),
+    ],
+)
+def test_the_bound_is_in_the_unit_of_the_tolerance(layer, full, more, percent, worse):
+    one = against(np.stack([layer * ONES, full * ONES], 1), full * ONES, **more)
+    assert one.state(0, percent)[1] == pytest.approx(worse)
+    assert one.worse(0) == pytest.approx(worse)
 
 
 # --- against a baseline
@@ -136,14 +141,16 @@ def groups(scores: np.ndarray, levels: tuple[float, ...] = (0.0, 1.0), **changes
     """Of scores (L+1, B) at two noise levels."""
     counts = [1] * scores.shape[1]
     layers = LayerGroups(noise=levels, counts=counts, losses=[scores.tolist()] * 2, scores=[scores.tolist()] * 2)
-    known = {"noise": [0.0, 1.0], "root": False, "counts": counts, "scores": [counts] * 2, "layers": layers}
-    return Groups(**(known | changes))  # type: ignore[arg-type]
+    return Groups(noise=[0.0, 1.0], root=False, counts=counts, scores=[counts] * 2, layers=layers, **changes)
 
 
 def plain(own: Groups, **changes: object) -> Evaluated:
     """A baseline that was evaluated on 9 validation samples."""
-    validation = {"samples": 9, "metric": [2.0, 0.5, 0.5], "fingerprint": "a"}
-    validation |= {"layer_metrics": {0.0: [2.0, 0.5, 0.5], 1.0: [3.0, 2.0, 1.0]}} | changes
+    validation = {
+        **{"samples": 9, "metric": [2.0, 0.5, 0.5], "fingerprint": "a"},
+        **{"layer_metrics": {0.0: [2.0, 0.5, 0.5], 1.0: [3.0, 2.0, 1.0]}},
+        **changes,
+    }
     known = Summary(**SUMMARY).model_copy(update={"validation": Validation(**validation)})  # type: ignore[arg-type]
     return Evaluated("plain", known, own)
 
@@ -214,17 +221,16 @@ def test_the_fingerprint_is_of_inputs_and_targets_and_not_of_batches_or_padding(
 
 def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Evaluated:
     """An evaluation of (L+1, B) scores that are better when lower, with those of the validation data their means."""
-    depth = len(scores) - 1
     rows = {"0.0": scores.mean(1).tolist(), "1.0": scores.mean(1).tolist()}
-    known: dict = {"method": method, "model": f"RoBERTa-{depth}", "metric": "rmse", "higher_is_better": False}
-    known |= {"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"], "layer_metrics": rows}}
-    samples = str(scores.shape[1])
-    return Evaluated(name, Summary(**SUMMARY | known | changes), groups(scores, fingerprint=samples))
+    known: dict = {
+        **{"method": method, "model": f"RoBERTa-{len(scores) - 1}", "metric": "rmse", "higher_is_better": False},
+        **{"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"], "layer_metrics": rows}},
+    }
+    return Evaluated(name, Summary(**SUMMARY | known | changes), groups(scores, fingerprint=str(scores.shape[1])))
 
 
 def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
-    levels = np.ones(20) + np.linspace(-0.001, 0.001, 20)
-    scores = np.array([2, 1.3, 1.015, 1.0])[:, None] * levels
+    scores = np.array([2, 1.3, 1.015, 1.0])[:, None] * FULL
     runs = [
         evaluated("cut", "erm", scores[:3]),  # its own last layer would be its best
         evaluated("other-seed", "erm", scores, seed=1),
@@ -250,7 +256,6 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
 # --- in words
 
 
-NONE = dict.fromkeys((1, 2, 5))
 CHOSEN = {
     1: None,
     2: Choice(layer=5, state="open", at_most=3.14, time=0.84),
@@ -259,7 +264,7 @@ CHOSEN = {
 NEEDED = LayersNeeded(
     baseline="runs/plain", seed=1, noise=1.0, within={1: None, 2: 6, 5: 4}, time={2: 1.0, 5: 0.6}, chosen=CHOSEN
 )
-PLAIN = {"baseline": "plain", "noise": 1.0, "within": NONE}
+PLAIN = {"baseline": "plain", "noise": 1.0, "within": NEVER}
 ANSWERS = [
     (
         {"layers_needed": NEEDED, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}},
@@ -287,7 +292,7 @@ ANSWERS = [
     ),
     *(  # a refuted K is not said to suffice
         (
-            {"layers_needed": LayersNeeded(noise=1.0, within=NONE, chosen=dict.fromkeys(NONE, choice))},
+            {"layers_needed": LayersNeeded(noise=1.0, within=NEVER, chosen=dict.fromkeys(NEVER, choice))},
             [f"{words}.", *(f"  within {unit}  {name}    not enough" for unit in ("1 point ", "2 points", "5 points"))],
         )
         for choice, words, name in (
@@ -298,7 +303,7 @@ ANSWERS = [
     (  # few groups, and samples that speak against the choice
         {
             "layers_needed": LayersNeeded(
-                noise=1.0, within=NONE, chosen=dict.fromkeys(NONE, Choice(layer=2, state="open", worse=2.5))
+                noise=1.0, within=NEVER, chosen=dict.fromkeys(NEVER, Choice(layer=2, state="open", worse=2.5))
             )
         },
         [
@@ -326,7 +331,7 @@ ANSWERS = [
         ],
     ),
     (
-        {"layers_needed": LayersNeeded(noise=1.0, within=NONE), "groups": 3},
+        {"layers_needed": LayersNeeded(noise=1.0, within=NEVER), "groups": 3},
         [
             "It is not certain how many layers suffice within 2 points.",
             *(f"  within {unit}  no layer" for unit in ("1 point ", "2 points", "5 points")),

@@ -9,10 +9,10 @@ from scipy.stats import binomtest
 
 from descend import DescentClassifier, run
 from descend.cli import main
-from descend.evaluation import risk_control
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
 from descend.results import CERTIFIED_FILE, CertifiedExit, read_summary
+from tests.support import runs
 from tests.support.cases import slow_but
 from tests.support.documented import ROOT, commands, python_blocks, words_of
 
@@ -120,7 +120,7 @@ def test_a_risk_is_certified_wrongly_as_rarely_as_promised_for_correlated_sample
     sizes, draws = SIZES[kind], 1000
     shape = sizes.double() * sizes.sum() / (sizes * sizes).sum()  # of mean 1 over samples
     risks = RISK * torch.tensor([0.1, 1.0, 1.0, 1.0, 0.1])[:, None] * shape
-    monkeypatch.setattr(risk_control, "SEQUENCE", tuple(thresholds(5)))
+    monkeypatch.setattr("descend.evaluation.risk_control.SEQUENCE", tuple(thresholds(5)))
     generator = torch.Generator().manual_seed(0)
     chosen = [certify(in_groups(sizes, risks, generator), RISK, 1 - DELTA, noise=0.0).threshold for _ in range(draws)]
     wrong = sum(each not in (None, thresholds(5)[0]) for each in chosen)
@@ -128,17 +128,17 @@ def test_a_risk_is_certified_wrongly_as_rarely_as_promised_for_correlated_sample
     assert chosen.count(None) < draws / 10  # the test is not idle
 
 
-def test_the_test_of_groups_is_the_product_by_hand():
+@pytest.mark.parametrize(("more", "passes"), [(0, True), (1, False)])
+def test_the_test_of_groups_is_the_product_by_hand(more, passes):
     """Fourteen groups at a risk of 0.2: b solves 14 kl(q, 0.2) = ln 10, and E is Π (1 + b / 0.8 · (0.2 n − S) / N)."""
     test = GroupTest(torch.full((14,), 4.0), 0.2, 0.9)
     share = 0.2 * (1 - test.bet)
     kl = share * math.log(share / 0.2) + (1 - share) * math.log((1 - share) / 0.8)
     assert 14 * kl == pytest.approx(math.log(10)) and test.needed == 11
     lost = torch.tensor([1.0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-    for more, passes in ((0, True), (1, False)):
-        lost[2] = 4 * more  # a whole group
-        factors = [1 + test.bet / 0.8 * (0.2 * 4 - each) / 4 for each in lost.tolist()]
-        assert test.rejects(lost) == (math.prod(factors) >= 10) == passes
+    lost[2] = 4 * more  # a whole group
+    factors = [1 + test.bet / 0.8 * (0.2 * 4 - each) / 4 for each in lost.tolist()]
+    assert test.rejects(lost) == (math.prod(factors) >= 10) == passes
 
 
 @pytest.mark.parametrize("sizes", [[3] * 10, [3] * 11, [1, 2, 5] * 8, [1, 2, 5] * 5, [9] + [1] * 60])
@@ -155,8 +155,8 @@ def perfect(count, **changes):
 
 def test_an_answer_that_only_the_exit_has_right_makes_up_for_none():
     scores = torch.tensor([[0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 0, 0]]).double()
-    known = {"scores": scores, "decisions": torch.zeros(4, 3, dtype=torch.int64), "confidences": torch.ones(4, 3)}
-    assert answers_lost(perfect(4, **known), 0.9).tolist() == [False, True, False, False]
+    samples = perfect(4, scores=scores, decisions=torch.zeros(4, 3, dtype=torch.int64), confidences=torch.ones(4, 3))
+    assert answers_lost(samples, 0.9).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("risk", "confidence", "needed"), [(0.01, 0.95, 299), (0.05, 0.95, 59), (0.1, 0.9, 22)])
@@ -183,10 +183,8 @@ def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    words = ["--depth", "3", "--hidden-size", "16", "--max-length", "24", "--num-train-epochs", "1", "--method", "erm"]
-    assert not main(["train", "text-distilbert", "--data", "generated", *words, "--out", str(folder)])
-    return folder
+    settings = "--data generated --depth 3 --hidden-size 16 --max-length 24 --num-train-epochs 1 --method erm"
+    return runs.trained(tmp_path_factory.mktemp("runs") / "run", "text-distilbert", settings)
 
 
 @pytest.mark.slow

@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy.stats import t as student
 
-from descend import DescentProblem, InputError
-from descend.core import GeometricTarget
+from descend import DescentProblem, GeometricTarget, InputError
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.satisfaction import certified_falls, margin_of_error, verdict
 from descend.report.intervals import Jackknife
@@ -94,8 +93,7 @@ def test_the_intervals_are_simultaneous_over_the_constraints_in_force():
 @pytest.mark.parametrize("stop_gradient", [False, True])
 def test_the_ratio_form_agrees_with_the_bootstrap(stop_gradient):
     losses = samples([2.0, 1.7, 1.4], count=300)
-    problem = DescentProblem(2, alpha=0.1, form="ratio", stop_gradient=stop_gradient)
-    found = verdict(problem, layers(losses))
+    found = verdict(DescentProblem(2, alpha=0.1, form="ratio", stop_gradient=stop_gradient), layers(losses))
     generator = torch.Generator().manual_seed(1)
     means = losses[torch.randint(300, (20000, 300), generator=generator)].mean(1)
     ratios = means[:, 1:] / means[:, :-1] - 0.9
@@ -204,10 +202,13 @@ def test_a_negative_mean_or_a_single_sample_is_refused_and_a_sample_or_a_mean_of
     assert verdict(problem, layers([[2.0, -0.1, 0.0], [2.0, 0.5, 0.0], [2.0, 0.5, 0.0]])).feasible
 
 
-def test_a_certificate_lists_no_fall_that_reads_as_none():
-    found = verdict(DescentProblem(2, alpha=0.1), layers(samples([2.0, 1.7, 1.4])))
-    for falls, words in (
+@pytest.mark.parametrize(
+    ("falls", "words"),
+    [
         ([0.03, 0.0004], "With 95% confidence these layers lower the loss at least: layer 1 by 3.0%."),
         ([0.0004, -0.1], "No layer is certain to lower the loss by 0.1% on these data."),
-    ):
-        assert certificate_sentence(found.model_copy(update={"certified": falls})) == words
+    ],
+)
+def test_a_certificate_lists_no_fall_that_reads_as_none(falls, words):
+    found = verdict(DescentProblem(2, alpha=0.1), layers(samples([2.0, 1.7, 1.4])))
+    assert certificate_sentence(found.model_copy(update={"certified": falls})) == words

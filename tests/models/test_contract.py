@@ -18,8 +18,9 @@ from descend.models import (
     ViTDenoiser,
     ViTDenoiserConfig,
     dct_dictionary,
+    keep_first,
+    plain_output,
 )
-from descend.models.first_layers import keep_first, plain_output
 from tests.support.networks import moved, network
 
 OF_DINOV2 = {"use_mask_token": False, "layerscale_value": 1.0, "drop_path_rate": 0.0, "use_swiglu_ffn": False}
@@ -44,7 +45,6 @@ MODELS = {
         ViTDenoiserConfig(depth=2, hidden_size=64, intermediate_size=96, image_size=64, patch_size=8)
     ),
 }
-SHAPE = (2, 3, 100, 256)  # B, T, N, P: what the video task gives
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -61,7 +61,8 @@ def model(started):
 
 @pytest.fixture
 def patches():
-    return torch.rand(SHAPE, generator=torch.Generator().manual_seed(2))
+    """What the video task gives: (B, T, N, P)."""
+    return torch.rand(2, 3, 100, 256, generator=torch.Generator().manual_seed(2))
 
 
 def loss(model, patches):
@@ -90,6 +91,7 @@ def test_every_layer_reads_as_a_prediction_and_the_last_as_the_models_own(model,
     assert model(patches).hidden_states is None
 
 
+@torch.no_grad()
 def test_a_layer_runs_when_its_prediction_is_asked_for(model, patches):
     expected = list(model.predictions(patches))[1]
     later = [*model.layer_modules][1:]
@@ -98,8 +100,7 @@ def test_a_layer_runs_when_its_prediction_is_asked_for(model, patches):
         model._run = lambda *args: next(runs)(*args)  # a second layer would raise
     for block in later:
         block.register_forward_hook(lambda *_: pytest.fail("a later block ran"))
-    with torch.no_grad():
-        torch.testing.assert_close(next(islice(model.predictions(patches), 1, None)), expected)
+    torch.testing.assert_close(next(islice(model.predictions(patches), 1, None)), expected)
 
 
 TEXTS = {"input_ids": torch.arange(5, 40).reshape(5, 7), "attention_mask": torch.ones(5, 7)}

@@ -19,18 +19,20 @@ from transformers import (
 from descend import GaussianNoise, InputError, Objective
 from descend.contract import resolve
 from descend.models import (
+    MARK,
+    PLACES,
     LayeredCausalLM,
     LayeredClassifier,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
     images,
+    keep_first,
+    merged,
+    plain_output,
 )
 from descend.models import causal as language
 from descend.models.encoders import FAMILIES
-from descend.models.first_layers import keep_first, merged, plain_output
-from descend.models.layered import PLACES
 from descend.models.library import PER_LAYER, logits_of
-from descend.models.own_exits import MARK
 from descend.run import export_model
 from tests.support.networks import CAUSAL, CONFIGS, IMAGES, PIXELS, WIDE, causal, image_network, moved, network
 
@@ -223,9 +225,11 @@ def test_a_model_made_for_another_size_is_the_one_that_interpolates(family, tmp_
 TEACHER = {"architectures": ["DeiTForImageClassificationWithTeacher"]}
 SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
 FUNNEL = {"vocab_size": 40, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32, "block_sizes": [1, 1]}
-GEMMA3N = {"vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "head_dim": 8}
-GEMMA3N |= {"num_kv_shared_layers": 0, "activation_sparsity_pattern": None, "num_key_value_heads": 1}
-GEMMA3N |= {"layer_types": ["full_attention"] * 3, "pad_token_id": 0, "altup_num_inputs": 2}
+GEMMA3N = {
+    **{"vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "head_dim": 8},
+    **{"num_kv_shared_layers": 0, "activation_sparsity_pattern": None, "num_key_value_heads": 1},
+    **{"layer_types": ["full_attention"] * 3, "pad_token_id": 0, "altup_num_inputs": 2},
+}
 
 
 @pytest.mark.parametrize(
@@ -286,9 +290,9 @@ def own(head, family):
     return model, layers
 
 
+@torch.no_grad()
 def read(layers, inputs):
-    with torch.no_grad():
-        return torch.stack(list(layers.predictions(inputs)))
+    return torch.stack(list(layers.predictions(inputs)))
 
 
 @pytest.mark.parametrize(("head", "family"), CASES)

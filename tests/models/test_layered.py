@@ -134,13 +134,19 @@ def stacked(network):
     return lambda hidden: torch.stack((network.head(hidden), network.spread(hidden)), -1)
 
 
-def test_the_prediction_may_be_any_part_of_the_output_or_several_in_one_tensor():
-    for together in (tuple, lambda parts: dict(zip("ab", parts, strict=True))):
-        network = two_outputs(together).eval()
-        for readout in ("head", "spread"):
-            assert len(first_batch(layers(network, readout=readout))) == 4
-    network = two_outputs(lambda parts: torch.stack(parts, -1))
-    assert len(first_batch(layers(network, readout=stacked(network)))) == 4
+@pytest.mark.parametrize(
+    ("together", "readout"),
+    [
+        (tuple, lambda network: "head"),
+        (tuple, lambda network: "spread"),
+        (lambda parts: dict(zip("ab", parts, strict=True)), lambda network: "head"),
+        (lambda parts: dict(zip("ab", parts, strict=True)), lambda network: "spread"),
+        (lambda parts: torch.stack(parts, -1), stacked),
+    ],
+)
+def test_the_prediction_may_be_any_part_of_the_output_or_several_in_one_tensor(together, readout):
+    network = two_outputs(together).eval()
+    assert len(first_batch(layers(network, readout=readout(network)))) == 4
 
 
 def spare():
@@ -243,6 +249,7 @@ def test_dropout_in_the_readout_waits_for_eval_mode_and_draws_nothing():
         first_batch(model.eval())
 
 
+@torch.no_grad()
 def test_submodules_keep_their_modes_and_a_copy_reads_its_own_blocks():
     network = mlp().train()
     network.head = nn.Sequential(network.norm, network.head).eval()
@@ -250,9 +257,8 @@ def test_submodules_keep_their_modes_and_a_copy_reads_its_own_blocks():
     model = layers(network, readout="head")
     assert model.training and not network.head.training and network.embed.training
     twin = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.zero_()
+    for parameter in network.parameters():
+        parameter.zero_()
     assert first_batch(twin)[0].abs().sum() > 0 and first_batch(model)[0].abs().sum() == 0
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForSequenceClassification
 
-from descend.errors import InputError
-from descend.inference import DescentClassifier
-from descend.models.loading import MOST_LAYERS, refuse_unsafe
+from descend import DescentClassifier, InputError
+from descend.models import MOST_LAYERS, refuse_unsafe
 from descend.recipes import RECIPES
 from descend.tasks.text import load_tokenizer
+from tests.support import ranks
 from tests.support.networks import change
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
@@ -19,14 +19,24 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
 @pytest.fixture
 def folder(tmp_path):
     config = DistilBertConfig(vocab_size=len(WORDS), dim=8, n_layers=2, n_heads=2, hidden_dim=8, num_labels=2)
-    model = DistilBertForSequenceClassification(config)
-    model.save_pretrained(tmp_path / "model")
+    DistilBertForSequenceClassification(config).save_pretrained(tmp_path / "model")
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
-def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path):
+@pytest.mark.parametrize(
+    "load",
+    [
+        DescentClassifier.from_pretrained,
+        RECIPES["video-ut"].kind(data="generated").restore,
+        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
+        lambda place: RECIPES["video-vit"].kind(data="generated", pretrained=str(place)).network(None),
+        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
+        lambda place: ranks.language(place.parent / "run", model=str(place)),  # a trainer goes through the same door
+    ],
+)
+def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path, load):
     class Bomb:
         def __reduce__(self):
             return (open, (str(tmp_path / "ran"), "w"))
@@ -34,35 +44,34 @@ def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path)
     assert DescentClassifier.from_pretrained(folder).predict("good")
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Bomb()}, folder / "pytorch_model.bin")
-    for load in (
-        DescentClassifier.from_pretrained,
-        RECIPES["video-ut"].kind(data="generated").restore,
-        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
-        lambda place: RECIPES["video-vit"].kind(data="generated", pretrained=str(place)).network(None),
-        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
-    ):
-        with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
-            load(folder)
+    with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
+        load(folder)
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "load",
+    [
+        DescentClassifier.from_pretrained,
+        load_tokenizer,
+        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
+        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
+    ],
+)
+def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, monkeypatch, load):
     (folder / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
-    entry = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"}
-    change(folder, model_type="theirs", auto_map=entry)
+    change(
+        folder,
+        model_type="theirs",
+        auto_map={"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"},
+    )
     change(
         folder, "tokenizer_config.json", tokenizer_class="Theirs", auto_map={"AutoTokenizer": ["theirs.Model", None]}
     )
     asked = []
     monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
-    for load in (
-        DescentClassifier.from_pretrained,
-        load_tokenizer,
-        lambda place: RECIPES["text-distilbert"].kind(data="generated", model=str(place)).completed(),
-        lambda place: RECIPES["llm-sft"].kind(data="generated", model=str(place)).completed(),
-    ):
-        with pytest.raises(InputError, match="custom code"):
-            load(folder)
+    with pytest.raises(InputError, match="custom code"):
+        load(folder)
     assert not asked and not (tmp_path / "ran").exists()
 
 

@@ -21,7 +21,7 @@ from descend.errors import InputError
 from descend.models import ViTDenoiser, ViTDenoiserConfig
 from descend.models.vit import unpatchify
 from descend.recipes import RECIPES
-from descend.tasks.video import windows
+from descend.tasks.video import patchify
 from tests.support.networks import change
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -45,12 +45,17 @@ def processor(size=64, **settings):
     return ViTImageProcessorPil(size={"height": size, "width": size}, image_mean=MEAN, image_std=STD, **settings)
 
 
+def saved(folder, model, image_processor):
+    """The folder of a model and its image processor."""
+    model.save_pretrained(folder)
+    image_processor.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A pretrained ViT as people have it on disk: a classifier's checkpoint, and a processor that resizes."""
-    ViTForImageClassification(vit()).save_pretrained(tmp_path)
-    processor().save_pretrained(tmp_path)
-    return tmp_path
+    return saved(tmp_path, ViTForImageClassification(vit()), processor())
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def frames():
 
 
 def as_patches(frames):
-    return windows.patchify(torch.from_numpy(frames)).float() / 255
+    return patchify(torch.from_numpy(frames)).float() / 255
 
 
 def processed(image_processor, frames):
@@ -94,9 +99,8 @@ def test_pixels_are_the_processors(tmp_path, frames, size, settings, bound):
     so grey frames there.
     """
     frames = frames // 2 + 64 if settings.get("resample") == 3 else frames
-    ViTModel(vit(size, 16)).save_pretrained(tmp_path)
     own = processor(size, **settings)
-    own.save_pretrained(tmp_path)
+    saved(tmp_path, ViTModel(vit(size, 16)), own)
     pixels, expected = ViTDenoiser.from_vit(tmp_path).pixels(as_patches(frames)), processed(own, frames)
     assert pixels.shape == expected.shape == (2, 3, 3, size, size)
     assert (255 * torch.tensor(STD)[:, None, None] * (pixels - expected)).abs().max() < bound
@@ -125,9 +129,7 @@ def pretrained(request, tmp_path):
     """
     torch.manual_seed(0)
     if request.param == "vit":
-        ViTForImageClassification(vit()).half().save_pretrained(tmp_path / "vit")
-        processor().save_pretrained(tmp_path / "vit")
-        return tmp_path / "vit", ViTModel
+        return saved(tmp_path / "vit", ViTForImageClassification(vit()).half(), processor()), ViTModel
     if request.param == "dinov2":
         sizes = {"hidden_size": HIDDEN, "num_hidden_layers": 3, "num_attention_heads": 2, "initializer_range": 0.2}
         Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(tmp_path / "dino")
@@ -157,13 +159,13 @@ def test_a_denoiser_has_the_hidden_states_of_its_model_and_starts_mid_grey(pretr
     torch.testing.assert_close(ViTDenoiser.from_vit(source, depth=2).eval().layer_outputs(patches)[2], states[2])
 
 
+@torch.no_grad()
 def test_resizing_is_undone(folder):
     """A decoder that draws every token's patch in one grey, 8 of 64 pixels, reads as 20 of 160."""
     model = ViTDenoiser.from_vit(folder)
-    with torch.no_grad():
-        model.decoder.weight.fill_(0)
-        model.decoder.weight[:, 0] = 1
-        model.vit.layernorm.weight.fill_(1)
+    model.decoder.weight.fill_(0)
+    model.decoder.weight[:, 0] = 1
+    model.vit.layernorm.weight.fill_(1)
     hidden = torch.randn(1, 1, 65, HIDDEN)
     picture = unpatchify(model.readout(hidden))[0, 0]
     greys = 0.5 + torch.nn.functional.layer_norm(hidden, (HIDDEN,))[0, 0, 1:, 0].reshape(8, 8)
@@ -182,10 +184,10 @@ def by_loops(token, side, mean, std):
 
 
 def test_a_token_is_read_as_the_pixels_of_its_patch():
-    settings = {"image_size": 16, "patch_size": 4, "frame_size": 16, "frame_patch": 4}
     model = ViTDenoiser(
         ViTDenoiserConfig(
-            depth=1, hidden_size=48, intermediate_size=8, image_mean=MEAN, image_std=STD, readout="pixels", **settings
+            **{"depth": 1, "hidden_size": 48, "intermediate_size": 8, "image_mean": MEAN, "image_std": STD},
+            **{"readout": "pixels", "image_size": 16, "patch_size": 4, "frame_size": 16, "frame_patch": 4},
         )
     )
     hidden = torch.randn(2, 1, 1 + 16, 48)
@@ -198,8 +200,7 @@ def test_a_token_is_read_as_the_pixels_of_its_patch():
 
 def test_pixels_have_no_weights_of_their_own(tmp_path, frames):
     """A pretrained ViT's blocks are kept; its final norm has no part, and there is no decoder."""
-    ViTModel(vit(32, 8, hidden_size=192)).save_pretrained(tmp_path)
-    processor(32).save_pretrained(tmp_path)
+    saved(tmp_path, ViTModel(vit(32, 8, hidden_size=192)), processor(32))
     model, decoded = (ViTDenoiser.from_vit(tmp_path, readout=each).eval() for each in ("pixels", "decoder"))
     assert not any("norm." in name.replace("layernorm_", "") or "decoder" in name for name in model.state_dict())
     patches = as_patches(frames)

@@ -1,7 +1,6 @@
 """What the files of a run hold, for tests that read and recognise them."""
 
-from descend.results import CertifiedExit, Decisions, Groups, RunConfig, Summary
-from descend.results.sweeps import SweepFile
+from descend.results import CertifiedExit, Decisions, Groups, RunConfig, Summary, SweepFile
 
 EXIT = {
     "full": 0.9,
@@ -30,8 +29,10 @@ GROUPS = {
 
 
 CERTIFIED = {"threshold": 0.9, "risk": 0.01, "confidence": 0.95, "noise": 0}
-TRIAL = {"number": 0, "state": "finished", "value": 1.0, "feasible": None, "settings": {"learning_rate": 0.1}}
-TRIAL |= {"curve": {"steps": [1], "values": [2.0]}}
+TRIAL = {
+    **{"number": 0, "state": "finished", "value": 1.0, "feasible": None, "settings": {"learning_rate": 0.1}},
+    "curve": {"steps": [1], "values": [2.0]},
+}
 SEARCH = {"searched": {}, "best": None, "edges": [], "importance": {}, "trials": [TRIAL]}
 SWEEP = {
     **{"descend": "1", "recipe": "video-ut", "model": "UT-2", "metric": "rmse", "higher_is_better": False},

@@ -70,8 +70,10 @@ CONFIGS = {
 }
 
 
-PIXELS = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "image_size": 8, "patch_size": 4}
-PIXELS |= {"intermediate_size": 32, "mlp_ratio": 2}
+PIXELS = {
+    **{"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 32},
+    **{"image_size": 8, "patch_size": 4, "mlp_ratio": 2},
+}
 IMAGES = {
     "vit": {},
     "deit": {"architectures": ["DeiTForImageClassification"]},
@@ -132,15 +134,7 @@ CAUSAL = {
 def causal(family: str = "llama", attention: str = "sdpa", **settings: object) -> PreTrainedModel:
     """A causal language model with 3 blocks and random weights."""
     torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 40,
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "max_position_embeddings": 64,
-    }
+    sizes = WIDE | {"num_key_value_heads": 1, "max_position_embeddings": 64}
     config = AutoConfig.for_model(family, **sizes | CAUSAL[family] | settings)
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 
@@ -151,12 +145,12 @@ def change(folder: Path, name: str = "config.json", **entries: object) -> None:
     (folder / name).write_text(json.dumps(content | entries))
 
 
+@torch.no_grad()
 def moved(model: Any, by: float) -> Any:
     """The model a little away from its start, so that its layers, norms and heads all matter, in eval mode."""
     generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
+    for parameter in model.parameters():
+        parameter.add_(by * torch.randn(parameter.shape, generator=generator))
     return model.eval()
 
 

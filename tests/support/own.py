@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import descend
 
@@ -15,7 +14,7 @@ class Block(nn.Module):
         self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + F.gelu(self.linear(self.norm(hidden)))
+        return hidden + nn.functional.gelu(self.linear(self.norm(hidden)))
 
 
 class ResidualMLP(nn.Module):
@@ -59,7 +58,7 @@ class Classes(descend.Task):
     """The least that a task must say."""
 
     def losses(self, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(prediction, target, reduction="none")
+        return nn.functional.cross_entropy(prediction, target, reduction="none")
 
 
 def mlp(**settings: object) -> nn.Module:

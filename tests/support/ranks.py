@@ -31,9 +31,18 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Subset
 from transformers import TrainerControl, TrainerState
 
-from descend import UT, DescentConfig, DescentTrainer, GaussianNoise, UTConfig
-from descend.core import DescentProblem, PrimalDual
-from descend.errors import InputError, NonFiniteLossError, RanksDifferError, SaveError
+from descend import (
+    UT,
+    DescentConfig,
+    DescentProblem,
+    DescentTrainer,
+    GaussianNoise,
+    InputError,
+    NonFiniteLossError,
+    PrimalDual,
+    UTConfig,
+)
+from descend.errors import RanksDifferError, SaveError
 from descend.noise import Noise
 from descend.run.training import _StopOnSignal
 from descend.tasks.text import learn_tokenizer
@@ -97,14 +106,13 @@ def classifier(folder: Path, noise: Any = None, dropout: float = 0.0, **args) ->
     rows = Dataset.from_list(
         [{"input_ids": tokens(place, 3 + place % 7), "label": place % 3} for place in range(SAMPLES)]
     )
-    tokenizer = learn_tokenizer(["a text"])
     return DescentTrainer(
         network("distilbert", dropout=dropout, attention_dropout=dropout, seq_classif_dropout=dropout),
         DescentConfig(output_dir=str(folder), train_sampling_strategy="group_by_length", **PLAIN | ADAM | args),
         noise=noise,
         train_dataset=rows,
         eval_dataset=rows.select(range(5)),
-        processing_class=tokenizer,
+        processing_class=learn_tokenizer(["a text"]),
     )
 
 
@@ -134,8 +142,11 @@ def language(folder: Path, peft: LoraConfig | None = None, model: Any = None, **
 def points(folder: Path, kind: type = DescentTrainer, given: Any = None, **args) -> DescentTrainer:
     """A user's own model on points; ``given`` are arguments of the trainer, such as its task."""
     settings = QUIET | {"max_steps": 4, "per_device_train_batch_size": 8} | args
-    data = {"train_dataset": own.samples(24), "eval_dataset": own.samples(12, 1), "task": own.Classes()}
-    data |= {"model": own.layers()} | (given or {})
+    data = {
+        **{"train_dataset": own.samples(24), "eval_dataset": own.samples(12, 1)},
+        **{"model": own.layers(), "task": own.Classes()},
+        **(given or {}),
+    }
     return kind(args=DescentConfig(str(folder), **settings), **data)
 
 
@@ -171,10 +182,12 @@ def weights(trainer) -> torch.Tensor:
 
 def outcome(trainer) -> dict:
     """θ, λ, u and the logged losses."""
-    found = {f"θ {name}": whole(each) for name, each in trainer.objective.named_parameters() if each.requires_grad}
-    found |= {"λ": trainer.dual.multipliers, "u": trainer.dual.slack}
     logged = [value for row in trainer.state.log_history for name, value in row.items() if name.startswith("loss/")]
-    return found | {"losses": torch.tensor(logged, dtype=torch.float64)}
+    return {
+        **{f"θ {name}": whole(each) for name, each in trainer.objective.named_parameters() if each.requires_grad},
+        **{"λ": trainer.dual.multipliers, "u": trainer.dual.slack},
+        "losses": torch.tensor(logged, dtype=torch.float64),
+    }
 
 
 def trained(name: str, folder: Path, size: int, accumulation: int, start: str | None = None, **args) -> dict:
@@ -299,8 +312,13 @@ def perturbed(folder: Path, by: float) -> dict:
 
 def poisoned(folder: Path) -> dict:
     """One sample of the second step's is no number: on one rank alone, with a sampler in order."""
-    order = {"train_sampling_strategy": "sequential"}
-    trainer = video(folder, per_device_train_batch_size=4, save_strategy="steps", save_steps=100, **order)
+    trainer = video(
+        folder,
+        per_device_train_batch_size=4,
+        train_sampling_strategy="sequential",
+        save_strategy="steps",
+        save_steps=100,
+    )
     trainer.train_dataset[9]["patches"][0, 0, 0] = float("nan")
     return ending(trainer, NonFiniteLossError)
 
@@ -315,8 +333,7 @@ def lowered(folder: Path, by: float) -> dict:
 
 def undecided(folder: Path) -> dict:
     """Processes that measure unlike losses, as unlike processors do by rounding: the second's first are the best."""
-    every = SAVED | {"eval_strategy": "steps", "eval_steps": 2}
-    trainer = video(folder, per_device_train_batch_size=4, patience=1, **every)
+    trainer = video(folder, per_device_train_batch_size=4, patience=1, eval_strategy="steps", eval_steps=2, **SAVED)
     measure = trainer._measure
 
     def unlike(*given, **options):
@@ -355,8 +372,9 @@ def traffic(folder: Path) -> dict:
 
         return counting
 
-    steps = {"gradient_accumulation_steps": 2, "max_steps": 3, "dual_warmup_steps": 0.0}
-    trainer = classifier(folder, per_device_train_batch_size=2, **steps)
+    trainer = classifier(
+        folder, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3, dual_warmup_steps=0.0
+    )
     places = {"all_reduce": 0, "all_gather": 1, "all_gather_into_tensor": 1}  # of the tensor that is sent
     calls = {name: counted(getattr(distributed, name), place) for name, place in places.items()}
     with mock.patch.multiple(distributed, **calls):
@@ -390,8 +408,7 @@ def halved(folder: Path) -> dict:
 
 def commanded(folder: Path) -> list[int]:
     """`descend train`: stopped by a signal to the second process alone, refused, resumed. How each ended."""
-    flags = ["--per-device-train-batch-size", "3", "--eval-steps", "1000"]
-    train = partial(runs.train, folder, *flags, every=1000)
+    train = partial(runs.train, folder, "--per-device-train-batch-size", "3", "--eval-steps", "1000", every=1000)
 
     def interrupt() -> None:
         while not (folder / "records.jsonl").exists():

@@ -70,8 +70,7 @@ def write_frames(
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     for k in range(frames):
-        picture = Image.fromarray(rng.integers(0, shade, (size[1], size[0]), np.uint8))
-        picture.save(folder / f"{k}{suffix}", **options)
+        Image.fromarray(rng.integers(0, shade, (size[1], size[0]), np.uint8)).save(folder / f"{k}{suffix}", **options)
     return folder
 
 

@@ -33,9 +33,16 @@ def subject(
     model: Any, task: Any, data: Any, noise: Any = None, *, levels: Any = (0.0,), problem: Any = None, **batching: Any
 ) -> Subject:
     """A model with its data, without noise unless it is given; ``batching`` has batch_size and collate."""
-    problem = problem or DescentProblem(model.depth, 0.1)
-    noise = noise or GaussianNoise(0.0, 1.0)
-    return Subject(model, task, data, problem, noise, levels, PROVENANCE, batches=batches(**batching))
+    return Subject(
+        model,
+        task,
+        data,
+        problem or DescentProblem(model.depth, 0.1),
+        noise or GaussianNoise(0.0, 1.0),
+        levels,
+        PROVENANCE,
+        batches=batches(**batching),
+    )
 
 
 def outcome(evaluator: Evaluator, subject: Subject, levels: Levels | None = None, **options: Any) -> Any:

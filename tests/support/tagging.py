@@ -29,12 +29,9 @@ class Tagger(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(40, 16)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3))
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(3)))
         self.head = nn.Linear(16, 3)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Logits (B, T, 3)."""
-        hidden = self.words(input_ids)
-        for block in self.blocks:
-            hidden = block(hidden)
-        return self.head(hidden)
+        return self.head(self.blocks(self.words(input_ids)))

@@ -23,8 +23,7 @@ from transformers import (
 )
 
 from descend import UT, DescentConfig, DescentTrainer, InputError, Objective, UTConfig, layered
-from descend.models import LayeredClassifier
-from descend.models.own_exits import MARK
+from descend.models import MARK, LayeredClassifier
 from descend.recipes import configure
 from descend.settings import METHODS, settings_of_others
 from descend.tasks.text import Classification, learn_tokenizer
@@ -287,9 +286,12 @@ def rows(count=20, without=(), **changes):
 
 def texts(folder, data=None, model=None, args=None, **given):
     """A trainer of a classifier of texts."""
-    usual = {"train_dataset": data or rows(), "eval_dataset": None, "data_collator": DataCollatorWithPadding(TOKENIZER)}
-    usual |= {"model": network("distilbert", labels=2) if model is None else model, "task": None}
-    return ranks.points(folder, given=usual | {"callbacks": [NoStep()]} | given, **{"max_steps": 2} | (args or {}))
+    usual = {
+        **{"train_dataset": data or rows(), "eval_dataset": None, "data_collator": DataCollatorWithPadding(TOKENIZER)},
+        **{"model": network("distilbert", labels=2) if model is None else model, "task": None},
+        "callbacks": [NoStep()],
+    }
+    return ranks.points(folder, given=usual | given, **{"max_steps": 2} | (args or {}))
 
 
 def language(folder, model, **given):
@@ -493,12 +495,3 @@ ELSEWHERE = [
 def test_what_processes_and_compilers_ask_too_much_is_refused(tmp_path, where, make, words):
     with where, pytest.raises(InputError, match=words):
         make(tmp_path)
-
-
-def test_a_folders_pickles_are_refused(tmp_path):
-    """By the trainer itself, too: what it is given by name goes through the same door as a recipe's."""
-    causal().save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").unlink()
-    torch.save(causal().state_dict(), tmp_path / "model" / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model\.bin.*safetensors"):
-        ranks.language(tmp_path, model=str(tmp_path / "model"))

@@ -19,8 +19,7 @@ from safetensors.torch import load_file
 
 from descend import UT
 from descend.training.checkpoints import damage
-from tests.support import ranks
-from tests.support.runs import assert_same
+from tests.support import ranks, runs
 
 WRITTEN = {"lora": "adapter_model.safetensors"}
 FILES = sorted((Path(__file__).parents[2] / "examples" / "accelerate").glob("*.yaml"))
@@ -42,7 +41,7 @@ close = partial(torch.testing.assert_close, rtol=0, atol=1e-6)
 
 @pytest.mark.parametrize("name", [name for name in ranks.WORK if name not in ("asked", "perturbed")])
 def test_both_processes_find_the_same(two, name):
-    assert_same(two[0][name], two[1][name])
+    runs.assert_same(two[0][name], two[1][name])
 
 
 @pytest.mark.parametrize("name", ranks.MADE)
@@ -86,7 +85,7 @@ def test_targets_and_layers_are_drawn_by_each_rank(two, drawn, whole, least):
 
 
 def test_a_run_of_two_processes_goes_on_in_the_middle_of_an_epoch(two):
-    assert_same(*two[0]["resumed"])
+    runs.assert_same(*two[0]["resumed"])
 
 
 def test_a_bare_dual_of_two_ranks_with_unequal_counts_is_one(two):

@@ -33,7 +33,6 @@ from descend import DescentConfig, DescentTrainer, InputError
 from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training import hf_hooks
-from descend.training.hf_hooks import NEVER_CALLED, REPLACED
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import samples
@@ -101,9 +100,9 @@ def test_every_public_method_is_known():
     public = {name for kind in (Trainer, SFTTrainer) for name in dir(kind) if not name.startswith("_")}
     assert {name for name in public if callable(getattr(Trainer, name, None))} == POINTS.keys()
     assert not [name for name in public - POINTS.keys() if callable(getattr(SFTTrainer, name))]
-    assert {name for name, when in POINTS.items() if when == REFUSED} == NEVER_CALLED.keys()
+    assert {name for name, when in POINTS.items() if when == REFUSED} == hf_hooks.NEVER_CALLED.keys()
     page = PAGE.read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in (*NEVER_CALLED, *REPLACED))
+    assert all(f"`{name}`" in page for name in (*hf_hooks.NEVER_CALLED, *hf_hooks.REPLACED))
 
 
 PRIVATE = {
@@ -147,7 +146,9 @@ def test_overrides_are_called(tmp_path):
 
         return staticmethod(function) if isinstance(vars(Trainer)[name], staticmethod) else method
 
-    Noted = type("Noted", (DescentTrainer,), {name: noted(name) for name in POINTS.keys() - NEVER_CALLED.keys()})
+    Noted = type(
+        "Noted", (DescentTrainer,), {name: noted(name) for name in POINTS if name not in hf_hooks.NEVER_CALLED}
+    )
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
     data = [{"input_ids": [5, 6, 7], "labels": place % 3} for place in range(16)]
     given = {"model": network("bert"), "task": None, "train_dataset": data, "eval_dataset": data, "noise": 0.5}
@@ -159,7 +160,7 @@ def test_overrides_are_called(tmp_path):
     assert seen == {name: when for name, when in expected.items() if when <= set(phases)}
 
 
-@pytest.mark.parametrize("name", NEVER_CALLED)
+@pytest.mark.parametrize("name", hf_hooks.NEVER_CALLED)
 def test_an_override_that_would_never_be_called_is_refused(tmp_path, name):
     override = {name: lambda self, *args, **kwargs: None}
     mixed = type("Mixed", (type("Mixin", (), override), DescentTrainer), {})
@@ -171,7 +172,7 @@ def test_an_override_that_would_never_be_called_is_refused(tmp_path, name):
         type("Tuned", (DescentSFTTrainer,), override)(None, DescentSFTConfig(str(tmp_path), **QUIET))
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("name", hf_hooks.REPLACED)
 def test_a_class_behind_descends_is_refused_where_it_would_be_passed_over(tmp_path, name):
     mine = type("Mine", (Trainer,), {name: lambda self, *args, **kwargs: None})
     with pytest.raises(InputError, match=rf"Mine.{name}.*class Both\(Mine, …\)"):
@@ -302,6 +303,15 @@ def language(folder, tokenizer, kind, args=None, **given):
 # --- examples
 
 
+def put_start(folder, model, tokenizer, data):
+    """What a script is started from: a saved model in ``start``, and files of lines in ``data``."""
+    model.save_pretrained(folder / "start")
+    tokenizer.save_pretrained(folder / "start")
+    (folder / "data").mkdir()
+    for name, lines in data.items():
+        (folder / "data" / name).write_text("\n".join(lines) + "\n")
+
+
 def test_the_examples_differ_in_the_trainer_alone():
     plain, ours = ((EXAMPLES / name).read_text().splitlines() for name in ("glue_trainer.py", "glue_descent.py"))
     lines = [
@@ -319,34 +329,31 @@ def test_the_examples_differ_in_the_trainer_alone():
 
 
 def test_the_example_trains_and_saves_a_model_of_transformers(tmp_path, tokenizer, monkeypatch, capsys):
-    classifier(tokenizer, most=128).save_pretrained(tmp_path / "start")
-    tokenizer.save_pretrained(tmp_path / "start")
-    (tmp_path / "data").mkdir()
-    for side, count, seed in (("train", 60, 0), ("validation", 30, 1)):
-        rows = [f"{row['text']}\t{row['label']}" for row in generate_reviews(count, seed)]
-        (tmp_path / "data" / f"{side}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    reviews = {"train.tsv": generate_reviews(60, 0), "validation.tsv": generate_reviews(30, 1)}
+    tables = {
+        name: ["sentence\tlabel", *(f"{row['text']}\t{row['label']}" for row in rows)] for name, rows in reviews.items()
+    }
+    put_start(tmp_path, classifier(tokenizer, most=128), tokenizer, tables)
     monkeypatch.setattr(sys, "argv", ["example", *(str(tmp_path / part) for part in ("start", "data", "out"))])
     runpy.run_path(str(EXAMPLES / "glue_descent.py"), run_name="__main__")
     assert "'eval_feasible'" in capsys.readouterr().out
-    kind = AutoModelForSequenceClassification
-    trained, started = (kind.from_pretrained(tmp_path / side).parameters() for side in ("out", "start"))
+    trained, started = (
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / side).parameters() for side in ("out", "start")
+    )
     assert not any(torch.equal(one, other) for one, other in zip(trained, started, strict=True))
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the film was good")["input_ids"]
 
 
 def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
     """The script as TRL installs it, from its command line to the saved model."""
-    causal(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "start")
-    tokenizer.save_pretrained(tmp_path / "start")
-    (tmp_path / "data").mkdir()
-    for side, count in (("train", 16), ("test", 8)):
-        rows = [json.dumps({"text": row["text"]}) for row in generate_reviews(count, 3)]
-        (tmp_path / "data" / f"{side}.jsonl").write_text("\n".join(rows))
+    lines = [json.dumps({"text": row["text"]}) for row in generate_reviews(16, 3)]
+    model = causal(vocab_size=len(tokenizer))
+    put_start(tmp_path, model, tokenizer, {"train.jsonl": lines, "test.jsonl": lines[:8]})
     monkeypatch.setattr(trl, "SFTTrainer", DescentSFTTrainer)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    flags = f"--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out "
-    flags += "--max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1 "
-    flags += "--use_cpu --bf16 false --report_to none --use_peft --lora_target_modules q_proj v_proj --dtype float32"
+    flags = f"""--model_name_or_path {tmp_path}/start --dataset_name {tmp_path}/data --output_dir {tmp_path}/out
+        --max_steps 4 --per_device_train_batch_size 4 --eval_strategy steps --eval_steps 2 --logging_steps 1
+        --use_cpu --bf16 false --report_to none --use_peft --lora_target_modules q_proj v_proj --dtype float32"""
     sft.main(*sft.make_parser().parse_args_and_config(flags.split()))
     assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
     state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
@@ -389,8 +396,7 @@ def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokeniz
 
         settings = {"per_device_eval_batch_size": 6} | args
         one = made(tmp_path, tokenizer, kind, settings, **{"compute_metrics": compute} | given)
-        metrics = one.evaluate()
-        assert metrics.get("eval_batches", 0) == len(seen)
+        assert one.evaluate().get("eval_batches", 0) == len(seen)
         predicted = one.predict(one.eval_dataset)
         seen.append((predicted.predictions, predicted.label_ids))
     for theirs, ours in zip(*found.values(), strict=True):
@@ -401,9 +407,13 @@ def test_predictions_and_what_metrics_see_are_those_of_trainer(tmp_path, tokeniz
 def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     """Names that compute_metrics gives are kept; data given by hand, a test set, leave no trace."""
     sets = {"one": texts(tokenizer, 20, 1), "two": texts(tokenizer, 30, 2)}
-    metric = lambda given: {"eval_one_f1": 0.5, "shape": float(given.predictions.ndim)}  # noqa: E731
-    prepare = {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(-1), "compute_metrics": metric}
-    ours = trainer(tmp_path, tokenizer, eval_dataset=sets, **prepare)
+    ours = trainer(
+        tmp_path,
+        tokenizer,
+        eval_dataset=sets,
+        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
+        compute_metrics=lambda given: {"eval_one_f1": 0.5, "shape": float(given.predictions.ndim)},
+    )
     metrics = ours.evaluate()
     assert {"eval_one_loss", "eval_two_loss", "eval_two_feasible", "eval_two_samples_per_second"} <= metrics.keys()
     assert metrics["eval_one_f1"] == 0.5 and metrics["eval_one_shape"] == 1
@@ -421,16 +431,14 @@ def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_pat
     made = partial(trainer, tmp_path, tokenizer, config=DescentConfig, compute_metrics=lambda _: {"share": 0.5})
     with pytest.raises(InputError, match=r"accuracy, .*loss, .*share.*; got 'f1'"):
         made(args=args | {"metric_for_best_model": "f1"}).train()
-    ours = fitted(made(args=args | {"metric_for_best_model": "share"}))
-    assert ours.state.best_metric == 0.5
+    assert fitted(made(args=args | {"metric_for_best_model": "share"})).state.best_metric == 0.5
 
 
 # --- data
 
 
 def test_streams_and_samples_made_when_fetched(tmp_path, tokenizer):
-    stream = texts(tokenizer, 64, 0).to_iterable_dataset()
-    ours = fitted(trainer(tmp_path, tokenizer, train_dataset=stream, noise=0.5))
+    ours = fitted(trainer(tmp_path, tokenizer, train_dataset=texts(tokenizer, 64, 0).to_iterable_dataset(), noise=0.5))
     assert ours.state.global_step == 4 and ours.evaluate()["eval_loss"] > 0
     lazy = Dataset.from_list(generate_reviews(32, 0)).with_transform(
         lambda rows: {**tokenizer(rows["text"], truncation=True, max_length=60), "labels": rows["label"]}
@@ -467,8 +475,10 @@ class Rates(DescentTrainer):
 
 def test_the_trainers_model_is_the_users_before_in_and_after_training(tmp_path, tokenizer):
     model, look = classifier(tokenizer), Look()
-    args = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "bf16": True}
-    args |= {"neftune_noise_alpha": 5.0}
+    args = {
+        **{"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2},
+        **{"bf16": True, "neftune_noise_alpha": 5.0},
+    }
     ours = trainer(tmp_path, tokenizer, Rates, args, model, callbacks=[look])
     batch = tokenizer(["the film was good", "dull"], padding=True, return_tensors="pt")
     batch["labels"] = torch.tensor([1, 0])

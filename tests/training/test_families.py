@@ -38,8 +38,10 @@ TASKS = {"text": "SEQ_CLS", "tokens": "TOKEN_CLS", "answer": "QUESTION_ANS", "la
 """PEFT's names of the heads."""
 METRICS = {"text": "accuracy", "tokens": "token_accuracy", "answer": "exact_match", "image": "accuracy"}
 # The modules that adapters are put on, and a language model's head.
-TARGETS = {"albert": "query", "bert": "query", "electra": "query", "deberta-v2": "query_proj", "modernbert": "Wqkv"}
-TARGETS |= {"distilbert": "q_lin", "gpt2": "c_attn", "gpt_neox": "query_key_value"}
+TARGETS = {
+    **{"albert": "query", "bert": "query", "electra": "query", "deberta-v2": "query_proj", "modernbert": "Wqkv"},
+    **{"distilbert": "q_lin", "gpt2": "c_attn", "gpt_neox": "query_key_value"},
+}
 ACTIVE = {"alpha": "0.2", "dual_lr": 0.5, "dual_warmup_steps": 0, "stop_gradient": False}
 
 
@@ -105,8 +107,10 @@ def test_plain_training_is_the_librarys_own(kind, family, tmp_path, tokenizer):
     """By SGD: Adam makes a step of what rounding leaves of a gradient."""
     # Of some other families Transformers adds up the means of micro-batches.
     parts = 2 if kind in ("image", "language") else 1
-    settings = {"optim": "sgd", "learning_rate": 0.3, "per_device_train_batch_size": 8 // parts}
-    settings |= {"gradient_accumulation_steps": parts}
+    settings = {
+        **{"optim": "sgd", "learning_rate": 0.3},
+        **{"per_device_train_batch_size": 8 // parts, "gradient_accumulation_steps": parts},
+    }
     ours = fitted(made(tmp_path, kind, family, tokenizer, method="erm", **settings))
     theirs = made(tmp_path, kind, family, tokenizer, plain=True, **settings)
     before = [each.detach().clone() for each in theirs.model.parameters()]
@@ -126,8 +130,8 @@ def test_plain_training_is_the_librarys_own(kind, family, tmp_path, tokenizer):
     ],
 )
 def test_adapters_learn_under_constraints_and_noise_and_are_what_is_saved(kind, family, tmp_path, tokenizer):
-    target = [TARGETS.get(family, "v_proj" if kind == "language" else "q_proj")]
-    target += ["lm_head"] * (kind == "language")
+    attention = TARGETS.get(family, "v_proj" if kind == "language" else "q_proj")
+    target = [attention, "lm_head"] if kind == "language" else [attention]
     head = {"modules_to_save": ["classifier"]} if kind == "image" else {}
     adapters = LoraConfig(task_type=TASKS[kind], target_modules=target, r=2, fan_in_fan_out=False, **head)
     active = ACTIVE | {"learning_rate": 1e-2, "gradient_checkpointing": family != "albert"}  # Transformers' has none
@@ -168,8 +172,7 @@ def test_a_batch_without_targets_moves_nothing(tmp_path, tokenizer):
 def test_nothing_is_read_but_the_last_layer_without_constraints(tmp_path, tokenizer):
     """In a warm-up of two steps, each of all 24 texts."""
     read = Counter()
-    steps = {"dual_warmup_steps": 2, "max_steps": 4, "per_device_train_batch_size": 24}
-    one = tuned(tmp_path, tokenizer, alpha="0.2", **steps)
+    one = tuned(tmp_path, tokenizer, alpha="0.2", dual_warmup_steps=2, max_steps=4, per_device_train_batch_size=24)
 
     def reads(module, args, output):
         if args[0].dim() == 2:  # rows of a tile, not the model's own forward pass
@@ -190,8 +193,15 @@ def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer):
     assert packed.dual.multipliers.max() > 0
     model, found = packed.objective.model.saved, []
     for packing, size in ((False, 1), (True, 1), (True, 4)):
-        settings = {"packing": packing, "max_length": 200, "per_device_eval_batch_size": size}
-        one = tuned(tmp_path / f"{packing}{size}", tokenizer, model=model, noise=1.0, **settings)
+        one = tuned(
+            tmp_path / f"{packing}{size}",
+            tokenizer,
+            model=model,
+            noise=1.0,
+            packing=packing,
+            max_length=200,
+            per_device_eval_batch_size=size,
+        )
         found.append(one.evaluate()["eval_loss"])
         assert one.verdict.groups == 24
     assert found == pytest.approx([found[0]] * 3, rel=1e-5)
@@ -234,8 +244,10 @@ def test_chat_templates_and_text_columns_are_prepared_as_trl_does(tmp_path, toke
 @pytest.mark.parametrize("logging", [{"logging_steps": 1}, {"logging_steps": 2}, {"logging_strategy": "no"}])
 def test_trls_own_metrics_are_logged(tmp_path, tokenizer, logging):
     """TRL over the same steps, ERM, and constraints, under which inner exits share the tiles of the last."""
-    settings = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 0.0}
-    settings |= {"eval_strategy": "steps", "eval_steps": 1} | logging
+    settings = {
+        **{"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 0.0},
+        **{"eval_strategy": "steps", "eval_steps": 1, **logging},
+    }
     logs = {}
     for method, args in (("TRL", {}), ("erm", {"method": "erm"}), ("constrained", {"exit_share": 0.5})):
         one = fitted(tuned(tmp_path / method, tokenizer, plain=method == "TRL", **settings | args))

@@ -1,6 +1,5 @@
 """The methods beside constraints: LayerSkip, R-Drop, NEFTune and own exits, each against its formulas by hand."""
 
-import math
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -13,16 +12,12 @@ from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Ob
 from descend.contract import resolve
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import STATE_RIDGE, fit_exits, fit_probes
-from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig
-from descend.models.first_layers import keep_first
-from descend.models.own_exits import MARK
+from descend.models import MARK, LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig, keep_first
 from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
 from descend.training.methods import CLASSES
 from tests.support import own, ranks
 from tests.support.networks import QUIET, causal, moved, network
-
-STILL = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
 
 
 def attached(method, objective, **changes):
@@ -45,38 +40,52 @@ def layer_skip(model=None, layers=3, **changes):
     return attached("layerskip", Objective(model, task), **changes)
 
 
-def test_rates_grow_exponentially_with_the_block_and_the_step():
-    skip = layer_skip(layers=5, layer_dropout=0.3)
-    steps = 11
-    for step in (0, 4, 10):
-        over_time = math.exp(step * math.log(2) / (steps - 1)) - 1
-        expected = [over_time * (math.exp(block * math.log(2) / 4) - 1) * 0.3 for block in range(5)]
-        assert skip.rates(step, steps) == pytest.approx(expected)
-    assert skip.rates(10, steps)[-1] == pytest.approx(0.3) and skip.rates(0, steps) == [0] * 5
-    constant = layer_skip(layer_dropout=0.3, layer_dropout_schedule="constant")
-    assert constant.rates(0, steps) == constant.rates(9, steps) == pytest.approx([0, 0.3 * (2**0.5 - 1), 0.3])
-    assert constant.rates(0, 1) == constant.rates(9, steps)
+@pytest.mark.parametrize(
+    ("schedule", "step", "steps", "expected"),
+    [
+        ({}, 0, 11, [0] * 5),
+        ({}, 4, 11, [(2**0.4 - 1) * (2 ** (block / 4) - 1) * 0.3 for block in range(5)]),
+        ({}, 10, 11, [(2 ** (block / 4) - 1) * 0.3 for block in range(5)]),  # 0.3 for the last block
+        *(
+            ({"layer_dropout_schedule": "constant"}, step, steps, [0, (2**0.5 - 1) * 0.3, 0.3])
+            for step, steps in ((0, 11), (9, 11), (0, 1))
+        ),
+    ],
+)
+def test_rates_grow_exponentially_with_the_block_and_the_step(schedule, step, steps, expected):
+    skip = layer_skip(layers=len(expected), layer_dropout=0.3, **schedule)
+    assert skip.rates(step, steps) == pytest.approx(expected)
 
 
-def test_weights_are_the_papers_scale_with_inner_exits_in_turn():
-    scale = 0.5
-    skip = layer_skip(layers=5, exit_scale=scale, exit_rotation=2)
-    full = [0, scale * 1, scale * 3, scale * 6, scale * 10, 5 + scale * 10]  # e(0) … e(5)
-    for step, on in enumerate([{1, 3}, {2, 4}, {1, 3}, {2, 4}]):
-        chosen = [each if exit in on | {5} else 0 for exit, each in enumerate(full)]
-        assert skip.weights(step, 100) == pytest.approx([each / sum(chosen) for each in chosen])
-    one = layer_skip(layers=5)
-    turns = [[exit for exit, weight in enumerate(one.weights(step, 100)) if weight] for step in range(6)]
-    assert turns == [[1, 5], [2, 5], [3, 5], [4, 5], [1, 5], [2, 5]]
-    plain = layer_skip(exit_scale=0.0)
-    assert plain.weights(7, 100) == [0, 0, 0, 1]
+# The number of layers, settings and the number of steps; by step e(0) … e(L) of the exits that are on.
+EXITS = {
+    "every second inner exit in turn": (
+        *(5, {"exit_scale": 0.5, "exit_rotation": 2}, 100),
+        {step: [0, 0.5, 0, 3, 0, 10] if step % 2 == 0 else [0, 0, 1.5, 0, 5, 10] for step in range(4)},
+    ),
+    "one inner exit in turn": (
+        *(5, {}, 100),
+        {
+            **{0: [0, 1, 0, 0, 0, 15], 1: [0, 0, 3, 0, 0, 15], 2: [0, 0, 0, 6, 0, 15], 3: [0, 0, 0, 0, 10, 15]},
+            **{4: [0, 1, 0, 0, 0, 15], 5: [0, 0, 3, 0, 0, 15]},
+        },
+    ),
+    "the last exit alone": (3, {"exit_scale": 0.0}, 100, {7: [0, 0, 0, 1]}),
+    "from the last to the first": (
+        *(4, {"exit_curriculum": "gradual"}, 80),
+        {
+            **{0: [0, 0, 0, 0, 10], 9: [0, 0, 0, 0, 10], 10: [0, 0, 0, 6, 10], 20: [0, 0, 3, 6, 10]},
+            **{29: [0, 0, 3, 6, 10], 30: [0, 1, 3, 6, 10], 79: [0, 1, 3, 6, 10]},
+        },
+    ),
+}
 
 
-def test_in_the_gradual_curriculum_exits_join_from_the_last_to_the_first():
-    skip = layer_skip(layers=4, exit_curriculum="gradual")
-    joined = [[exit for exit, weight in enumerate(skip.weights(step, 80)) if weight] for step in (0, 9, 10, 20, 29, 30)]
-    assert joined == [[4], [4], [3, 4], [2, 3, 4], [2, 3, 4], [1, 2, 3, 4]]
-    assert skip.weights(79, 80) == pytest.approx([0, *(each / 20 for each in (1, 3, 6, 10))])
+@pytest.mark.parametrize(("layers", "settings", "steps", "scales"), EXITS.values(), ids=EXITS)
+def test_weights_are_the_papers_scale_of_the_exits_that_are_on(layers, settings, steps, scales):
+    skip = layer_skip(layers=layers, **settings)
+    for step, on in scales.items():
+        assert skip.weights(step, steps) == pytest.approx([scale / sum(on) for scale in on])
 
 
 TOKENS = {"input_ids": torch.arange(320).reshape(64, 5) % 39 + 1, "attention_mask": torch.ones(64, 5).long()}
@@ -140,7 +149,7 @@ def test_the_step_is_that_of_two_passes_by_hand():
     generator, lengths = torch.Generator().manual_seed(0), torch.tensor([[9], [4], [1], [7], [6]])
     ids, mask = torch.randint(1, 40, (5, 9), generator=generator), (torch.arange(9) < lengths).long()
     labels = torch.tensor([0, 2, 1, 1, 0])
-    model = network("distilbert", **STILL).double().train()
+    model = network("distilbert", dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0).double().train()
     with torch.no_grad():  # as it is made it tells all texts alike
         for layer in (model.pre_classifier, model.classifier):
             layer.weight.mul_(30)
@@ -172,8 +181,10 @@ def test_the_step_is_that_of_two_passes_by_hand():
 
 
 def test_useful_layers_are_trained_as_under_constraints_and_not_judged_by_them(tmp_path):
-    ours = dict(dict.fromkeys(["alpha", "cap", "dual_lr", "dual_optimizer", "dual_warmup_steps"]), slack_lr=None)
-    evaluated = ours | dict(slack="implicit", strength=1.0, eval_strategy="steps", eval_steps=2)
+    evaluated = {
+        **dict.fromkeys(["alpha", "cap", "dual_lr", "dual_optimizer", "dual_warmup_steps", "slack_lr"]),
+        **{"slack": "implicit", "strength": 1.0, "eval_strategy": "steps", "eval_steps": 2},
+    }
     useful, asked = (
         ranks.fitted(ranks.classifier(tmp_path / method, method=method, **evaluated))
         for method in ("useful", "constrained")
@@ -218,8 +229,9 @@ def test_heads_have_their_own_learning_rate(tmp_path):
 def test_exits_of_a_language_model_start_at_least_squares(tmp_path):
     model = causal(attention_dropout=0.0)
     rows = [{"input_ids": row, "labels": row, "attention_mask": torch.ones_like(row)} for row in texts()["input_ids"]]
-    args = DescentConfig(str(tmp_path), method="probe", **QUIET)
-    layers = DescentTrainer(model, args, train_dataset=rows).objective.model
+    layers = DescentTrainer(
+        model, DescentConfig(str(tmp_path), method="probe", **QUIET), train_dataset=rows
+    ).objective.model
     with torch.no_grad():
         states = layers.layer_outputs({"input_ids": texts()["input_ids"]})
         normed = [layers.head_input(state, None).flatten(0, 1).double() for state in states]

@@ -17,12 +17,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from descend import InputError, evaluate
+from descend import DescentTrainer, InputError, evaluate
 from descend.results import locked
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, seal
-from tests.support.own import samples
-from tests.support.ranks import points
+from tests.support import own, ranks
 from tests.support.runs import TINY, assert_same, assert_same_end, refused, rows, run_state, stop_after, train
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": ""}
@@ -370,7 +369,7 @@ def test_multipliers_that_are_no_numbers_end_the_run_in_words(tmp_path, capsys):
 
 # --- files of somebody else: each stays as it was, and a refusal says why
 
-trainer = partial(points, save_strategy="steps", save_steps=2)
+trainer = partial(ranks.points, save_strategy="steps", save_steps=2)
 
 
 def put(folder: Path, files: dict[str, str]) -> None:
@@ -396,14 +395,33 @@ IN_THE_WAY = {
 }
 
 
-@pytest.mark.parametrize(
-    ("work", "name"), [*(("train", name) for name in IN_THE_WAY), *(("evaluate", name) for name in [*IN_THE_WAY][:2])]
-)
-def test_what_would_be_replaced_is_refused_before_any_work(tmp_path, work, name):
-    put(tmp_path, IN_THE_WAY[name])
+HOLDS = "holds {}, .* did not write.* Choose another output_dir, or move it"
+REFUSED = [
+    *((files, DescentTrainer.train, HOLDS.format(name)) for name, files in IN_THE_WAY.items()),
+    *((IN_THE_WAY[name], DescentTrainer.evaluate, HOLDS.format(name)) for name in ("records.jsonl", "best_feasible")),
+    # What is resumed from and is no checkpoint of ours: the error says what it is.
+    (
+        PLAIN,
+        lambda ours: ours.train(resume_from_checkpoint=True),
+        r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
+    ),
+    *(
+        (PLAIN, lambda ours, name=name: ours.train(resume_from_checkpoint=str(ours.args.folder / name)), words)
+        for name, words in (
+            ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
+            ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
+            ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "work", "words"), REFUSED)
+def test_what_would_be_replaced_and_what_is_no_checkpoint_is_refused_before_any_work(tmp_path, files, work, words):
+    put(tmp_path, files)
     before = whole(tmp_path)
-    with pytest.raises(InputError, match=f"holds {name}, .* did not write.* Choose another output_dir, or move it"):
-        getattr(trainer(tmp_path), work)()
+    with pytest.raises(InputError, match=words):
+        work(trainer(tmp_path))
     assert whole(tmp_path) == before
 
 
@@ -412,7 +430,7 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
     ours = trainer(tmp_path, save_total_limit=1, eval_strategy="steps", eval_steps=2)
     for _ in range(2):
         ours.train()
-        evaluate(ours, samples(16, 2), out=tmp_path / "judged")
+        evaluate(ours, own.samples(16, 2), out=tmp_path / "judged")
         assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
         assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
     # What a person laid beside the best model is not ours, and the model is.
@@ -420,27 +438,6 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
     put(tmp_path, {"best_feasible/notes.txt": "mine"})
     with pytest.raises(InputError, match="best_feasible"):
         ours.train()
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (
-            True,
-            r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
-        ),
-        ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
-        ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
-        ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
-    ],
-)
-def test_resuming_from_what_is_no_checkpoint_of_ours_says_what_it_is(tmp_path, given, words):
-    put(tmp_path / "plain", PLAIN)
-    before = whole(tmp_path)
-    checkpoint = given if given is True else str(tmp_path / "plain" / given)
-    with pytest.raises(InputError, match=words):
-        trainer(tmp_path / "plain").train(resume_from_checkpoint=checkpoint)
-    assert whole(tmp_path) == before
 
 
 def test_a_damaged_checkpoint_is_renamed_and_another_trainers_that_is_to_come_refused(tmp_path):
@@ -464,8 +461,8 @@ def test_the_end_of_training_deletes_no_checkpoint_of_somebody_else(tmp_path, ca
     put(tmp_path, {"checkpoint-0/trainer_state.json": "{}", "checkpoint-1/notes.txt": "mine"})
     ours = trainer(tmp_path, save_total_limit=1, **every)
     ours.train(resume_from_checkpoint=True)
-    best = Path(ours.state.best_model_checkpoint).name
-    kept = {"checkpoint-0", "checkpoint-1", "checkpoint-4", best}  # the last one and the best are two at most
+    # The last one and the best are two at most.
+    kept = {"checkpoint-0", "checkpoint-1", "checkpoint-4", Path(ours.state.best_model_checkpoint).name}
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == kept and ours.args.save_total_limit == 1
     assert (tmp_path / "checkpoint-1" / "notes.txt").read_text() == "mine"
     assert caplog.text.count("checkpoint-1 holds what Descend did not write. It stays") == 1

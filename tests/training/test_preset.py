@@ -8,18 +8,16 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, DistilBertConfig
 
 from descend import DUST, UT, DescentConfig, DescentTrainer, DUSTConfig, GaussianNoise, UTConfig
-from descend.cli import main
 from descend.models import MeanPooledConfig
 from descend.recipes import configure
 from descend.seeds import Stream, generator_of
 from descend.tasks.video import VideoDenoising
 from descend.training.preset import paper
-from tests.support import networks
+from tests.support import networks, runs
 from tests.support.by_hand import adam, sgd
 
 UNROLLED = ("video-ut", "video-dust", "text-ut")
@@ -62,7 +60,7 @@ class HandWritten:
             group["lr"] = LEARNING_RATE * (0 if self.steps < 1 else (STEPS - self.steps) / (STEPS - 1))
         self.primal.zero_grad()
         lagrangian.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.primal.step()
         self.steps += 1
         if constrained:
@@ -120,20 +118,22 @@ def text_losses(model, rows, level, draws):
     noisy = words + level * sigma * torch.randn(words.shape, generator=draws, dtype=torch.float64)
     positions = encoder.embeddings.position_embeddings(torch.arange(ids.shape[1]))
     hidden = encoder.embeddings.LayerNorm(noisy + positions)
-    losses = [F.cross_entropy(model.score(hidden[:, 0]), labels)]
+    losses = [nn.functional.cross_entropy(model.score(hidden[:, 0]), labels)]
     for block in encoder.transformer.layer:
         hidden = block(hidden)
         hidden = hidden[0] if isinstance(hidden, tuple) else hidden
-        losses.append(F.cross_entropy(model.score(hidden[:, 0]), labels))
+        losses.append(nn.functional.cross_entropy(model.score(hidden[:, 0]), labels))
     return torch.stack(losses)
 
 
 def classifier(tied):
     torch.manual_seed(0)
-    still = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
-    encoder = DistilBertConfig(**networks.SMALL, **networks.NARROW, **still, attn_implementation="eager")
-    config = MeanPooledConfig(encoder, dropout=0.0, classifier_pooling="cls")
-    return AutoModelForSequenceClassification.from_config(config)
+    encoder = DistilBertConfig(
+        **networks.SMALL, **networks.NARROW, dropout=0.0, attention_dropout=0.0, attn_implementation="eager"
+    )
+    return AutoModelForSequenceClassification.from_config(
+        MeanPooledConfig(encoder, dropout=0.0, classifier_pooling="cls")
+    )
 
 
 VARIANCE = {"sigma": SIGMA, "noise_is": "variance"}
@@ -162,8 +162,11 @@ def test_every_step_is_that_by_hand(tmp_path, recipe, settings):
         seen.append(samples)
         return {name: torch.stack([torch.as_tensor(each[name]) for each in samples]) for name in samples[0]}
 
-    args = {name: value for name, value in networks.QUIET.items() if name not in preset.training} | settings
-    args |= {"learning_rate": LEARNING_RATE, "per_device_train_batch_size": BATCH, "max_steps": STEPS}
+    args = {
+        **{name: value for name, value in networks.QUIET.items() if name not in preset.training},
+        **{"learning_rate": LEARNING_RATE, "per_device_train_batch_size": BATCH, "max_steps": STEPS},
+        **settings,
+    }
     ours = DescentTrainer(
         make(tied).double(),
         DescentConfig.paper(recipe, str(tmp_path), eval_strategy="no", **args),
@@ -201,10 +204,9 @@ def test_every_step_is_that_by_hand(tmp_path, recipe, settings):
 
 
 def test_the_preset_on_the_command_line_is_recorded_with_what_overrides_it(tmp_path):
-    flags = "--window 2 --stride 20 --cap 3 --preset paper --max-steps 4 --dual-warmup-steps 1 --cap 9 --no-tied"
-    words = ["train", "video-ut", "--data", "generated", "--depth", "2", "--use-cpu", "--out", str(tmp_path / "run")]
-    assert main([*words, *flags.split()]) == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    flags = """--data generated --depth 2 --use-cpu --window 2 --stride 20 --cap 3 --preset paper --max-steps 4
+        --dual-warmup-steps 1 --cap 9 --no-tied"""
+    config = json.loads((runs.trained(tmp_path / "run", "video-ut", flags) / "config.json").read_text())
     assert config["preset"] == "paper"
     assert config["overridden"] == ["cap", "dual_warmup_epochs", "max_steps", "tied"]
     training = config["training"]
@@ -218,33 +220,25 @@ def test_layers_share_weights_but_those_of_a_constrained_dust():
     assert [key for key, shared in tied.items() if not shared] == [("video-dust", "constrained")]
 
 
-@pytest.mark.parametrize(
-    ("given", "rate"),
-    [
-        ({}, 0.001),
-        ({"dual_optimizer": "sgd"}, 0.03),
-        ({"dual_optimizer": "sgd", "dual_lr": 0.1}, 0.1),
-        ({"dual_optimizer": "nupi"}, None),
-    ],
-)
-def test_the_rate_of_the_dual_follows_its_optimizer(given, rate):
-    assert configure("video-ut", data="generated", preset="paper", **given).arguments.dual_lr == rate
-
-
-OF_TEXTS, OF_LLAMA = {"noise": 1.0, "alpha": 0.226, "cap": 1.99}, {"noise": 1.5, "alpha": 0.05, "cap": 12.0}
-OF_LLAMA |= {"num_train_epochs": 2.0, "per_device_train_batch_size": 4}
+OF_TEXTS = {"noise": 1.0, "alpha": 0.226, "cap": 1.99}
+OF_LLAMA = {"noise": 1.5, "alpha": 0.05, "cap": 12.0, "num_train_epochs": 2.0, "per_device_train_batch_size": 4}
 
 
 @pytest.mark.parametrize(
     ("recipe", "given", "expected"),
     [
-        ("text", {"dataset": "mnli"}, OF_TEXTS | {"pooling": "cls"}),
-        ("text-distilbert", {"dataset": "mnli"}, OF_TEXTS | {"readout": "linear"}),
-        *((name, {}, OF_LLAMA) for name in ("lm", "llm-sft")),
+        # The rate of the dual follows its optimizer.
+        ("video-ut", {}, {"dual_lr": 0.001}),
+        ("video-ut", {"dual_optimizer": "sgd"}, {"dual_lr": 0.03}),
+        ("video-ut", {"dual_optimizer": "sgd", "dual_lr": 0.1}, {"dual_lr": 0.1}),
+        ("video-ut", {"dual_optimizer": "nupi"}, {"dual_lr": None}),
+        # What stands in for DistilBERT and for Llama has the paper's settings too.
+        ("text", {"dataset": "mnli", "model": "m"}, OF_TEXTS | {"pooling": "cls"}),
+        ("text-distilbert", {"dataset": "mnli", "model": "m"}, OF_TEXTS | {"readout": "linear"}),
+        *((name, {"model": "m"}, OF_LLAMA) for name in ("lm", "llm-sft")),
     ],
 )
-def test_pretrained_models_have_the_papers_settings_too(recipe, given, expected):
-    """What stands in for DistilBERT and for Llama."""
-    made = configure(recipe, data="d", preset="paper", model="m", **given)
+def test_settings_of_the_preset(recipe, given, expected):
+    made = configure(recipe, data="generated", preset="paper", **given)
     found = vars(made.recipe) | vars(made.arguments)
     assert {name: found[name] for name in expected} == expected

@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from descend import UT, DescentTrainer, GaussianNoise, InputError
-from tests.support import ranks
-from tests.support.runs import rows
+from tests.support import ranks, runs
 
 STEPS, STOP = 7, 3
 EPOCHS = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch"}
@@ -73,8 +72,12 @@ of_points = partial(
 def ended(trainer):
     """The model, multipliers and slack; and the logs of layers and tokens: Transformers' mean loss starts anew."""
     trained = nn.utils.parameters_to_vector(trainer.objective.parameters())
-    rows = trainer.state.log_history
-    logs = {(row["step"], name, row[name]) for row in rows for name in row if "/" in name or "token" in name}
+    logs = {
+        (row["step"], name, value)
+        for row in trainer.state.log_history
+        for name, value in row.items()
+        if "/" in name or "token" in name
+    }
     return torch.cat([trained.detach(), trainer.dual.multipliers, trainer.dual.slack]), logs
 
 
@@ -96,11 +99,11 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path, case):
     make, settings, checkpoint = MATRIX[case]
     whole, resumed = (make(tmp_path, **settings) for _ in range(2))
     whole.train()
-    (wanted, logs), written = ended(whole), rows(tmp_path)
+    (wanted, logs), written = ended(whole), runs.rows(tmp_path)
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{checkpoint}"))
     found, again = ended(resumed)
     assert torch.equal(found, wanted) and again == logs
-    assert rows(tmp_path) == written
+    assert runs.rows(tmp_path) == written
     assert json.loads(written[-1])["step"] > checkpoint
 
 
@@ -154,8 +157,10 @@ def scripted(monkeypatch, losses):
 
 MERITS = [(10.0, 9.0, 4.0), (10.0, 12.0, 3.0), (10.0, 7.0, 3.5)]
 BY_MERIT = {"patience": 3, "alpha": "0.2", "max_steps": 3}
-LITTLE = [(9, 7, 6.00), (9, 7, 5.55), (9, 7, 5.54), (9, 5.5, 5.52), (9, 5.5, 5.51), (9, 5.5, 5.49), (9, 4.0, 3.21)]
-LITTLE += [(9, 4.0, 3.22), (9, 4.0, 3.19), (9, 4.0, 3.18)]
+LITTLE = [
+    *((9, 7, 6.00), (9, 7, 5.55), (9, 7, 5.54), (9, 5.5, 5.52), (9, 5.5, 5.51), (9, 5.5, 5.49)),
+    *((9, 4.0, 3.21), (9, 4.0, 3.22), (9, 4.0, 3.19), (9, 4.0, 3.18)),
+]
 BY_LOSS = {"alpha": "0.2", "metric_for_best_model": "loss", "patience": 4}
 CHOSEN = {
     # Unless told otherwise: the last layer's loss alone would keep a model that breaks its constraints.

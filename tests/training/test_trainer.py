@@ -61,8 +61,9 @@ def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path):
 def test_losses_are_summed_in_single_precision_under_autocast(tmp_path, name, settings):
     found = []
     for half in (False, True):
-        given = settings | {"bf16": half, "max_steps": 3, "per_device_train_batch_size": 8}
-        trainer = ranks.MADE[name](tmp_path / str(half), **given)
+        trainer = ranks.MADE[name](
+            tmp_path / str(half), bf16=half, max_steps=3, per_device_train_batch_size=8, **settings
+        )
         seen = []
         trainer.objective.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1]))
         trainer.train()
@@ -87,9 +88,13 @@ class Watch(TrainerCallback):
 # A fused optimizer, Transformers' default, skips within: nobody is told.
 @pytest.mark.parametrize(("every", "optim"), [(1, "adamw_torch_fused"), (2, "adamw_torch"), (1, "sgd")])
 def test_a_step_that_the_scaler_skips_is_no_dual_step_and_its_losses_are_dropped(tmp_path, every, optim):
-    settings = {"dual_optimizer": "sgd", "dual_lr": 0.5, "resilience": 0.0, "slack": "implicit", "slack_lr": None}
-    settings |= {"dual_every": str(every), "dual_warmup_steps": 0.0, "per_device_train_batch_size": 4}
-    trainer = ranks.classifier(tmp_path, optim=optim, **settings)
+    trainer = ranks.classifier(
+        tmp_path,
+        optim=optim,
+        per_device_train_batch_size=4,
+        **{"dual_optimizer": "sgd", "dual_lr": 0.5, "dual_every": str(every), "dual_warmup_steps": 0.0},
+        **{"resilience": 0.0, "slack": "implicit", "slack_lr": None},
+    )
     # A loss above 2 at so large a scale overflows; after that the scale has fallen.
     with torch.no_grad():
         trainer.objective.model.library.classifier.weight.mul_(300)
@@ -127,8 +132,7 @@ def negative(prediction, target):
 
 def broken(folder, name) -> DescentTrainer:
     """A part of it is NaN: each layer from there on is named, and the samples of the step's two micro-batches."""
-    size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3}
-    trainer = ranks.MADE[name](folder, **size)
+    trainer = ranks.MADE[name](folder, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3)
     trainer.objective.double()
     trainer.train()
     part = "feedforward" if name == "video" else ".1."
@@ -277,8 +281,10 @@ def logged(tmp_path_factory):
 def test_logs_name_every_layer_and_every_key_is_on_the_page(logged):
     history = logged[0].state.log_history
     logs = [log for log in history if "loss" in log]
-    names = {f"{name}/{layer}" for name in ("loss", "weight", "multiplier") for layer in (0, 1, 2)}
-    names |= {f"{name}/{layer}" for name in ("violation", "slack") for layer in (1, 2)}
+    names = {
+        *(f"{name}/{layer}" for name in ("loss", "weight", "multiplier") for layer in (0, 1, 2)),
+        *(f"{name}/{layer}" for name in ("violation", "slack") for layer in (1, 2)),
+    }
     assert [log["step"] for log in logs] == [2, 4]
     assert all(names == {name for name in log if "/" in name} for log in logs)
     page = (Path(__file__).parents[2] / "docs" / "reference" / "logs.md").read_text("utf-8")
