@@ -1,6 +1,7 @@
 """The project's pages: links lead somewhere; built, they are accessible and no wider than the screen."""
 
 import re
+import runpy
 from itertools import product
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from descend.results import RunConfig, Summary
+from reproduction import table, tables
 from tests.support.documented import ROOT
 
 DOCS = [page for page in (ROOT / "docs").rglob("*.md") if page.relative_to(ROOT / "docs").parts[0] != "build"]
@@ -99,3 +101,24 @@ def test_every_key_of_the_files_has_a_row():
     page = (SITE / "reference" / "files.html").read_text("utf-8")
     keys = set(re.findall(r'<code class="docutils literal notranslate"><span class="pre">(\w+)</span></code>', page))
     assert Summary.model_fields.keys() | RunConfig.model_fields.keys() - {"schema_version"} <= keys | {"schema_version"}
+
+
+def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch):
+    """Layers to keep by the command that draws the picture; runs that hold and comparisons by the study's file."""
+    readme = " ".join(re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", (ROOT / "README.md").read_text()).split())
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    runpy.run_path(str(ROOT / "benchmarks" / "layers_picture.py"))["main"](tmp_path / "layers.png")
+    found = re.findall(r"^(\S+) (\S+) 5 seeds, K = (\d+)$", capsys.readouterr().out, re.MULTILINE)
+    keep = {(model, recipe): layers for model, recipe, layers in found}
+    plain, ours, weights = (
+        [keep[model, recipe] for model in ("dinov2", "minilm")] for recipe in ("probe", "descent-.8", "linear-1")
+    )
+    assert "plain training needs all {} layers of DINOv2-S and {} of MiniLM's 6.".format(*plain) in readme
+    assert ours == weights and "need {} and {}, and the last layer is".format(*ours) in readme
+    study = table.read(ROOT / "docs" / "results" / "study.jsonl")
+    runs = study.where(model=["UT", "DUST"], arm="paper")
+    assert f"holds in {runs.holds.sum()} of {len(runs)} runs of UT and DUST." in readme
+    verdicts = [gain.verdict for gain in tables.primaries(study).gain]
+    words = ["none", "one", "two", "three", "four"]
+    won, lost = (words[verdicts.count(verdict)] for verdict in ("better", "worse"))
+    assert f"Of six primary comparisons over noise it wins {won} (by 1 %) and loses {lost}." in readme
