@@ -44,7 +44,7 @@ def write(table: Table, folder: Path) -> Path:
         about=SCALES[table.scale].about,
         runs=len(table.rows),
         trials=len(table.trials),
-        spent=", ".join(f"{row['size']:.0f} on {name} ({row['sum'] / 3600:.1f})" for name, row in hours.iterrows()),
+        spent=[f"{row['size']:.0f} on {name} ({row['sum'] / 3600:.1f} hours)" for name, row in hours.iterrows()],
         titles=titles,
         tables=made,
         missing=missing,
