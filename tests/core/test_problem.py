@@ -167,6 +167,7 @@ LOSSES = (10, 9.5, 7, 4)
         # Losses below the cap are no credit, at the first exit or at another one; at the cap nothing is missed.
         (LOSSES, {"alpha": 0.01, "cap": 12.0}, 4),
         (LOSSES, {"alpha": 0.01, "cap": 10.0}, 4),
+        (LOSSES, {"alpha": 0.01, "cap": 8.0, "cap_layer": 0}, 4 + 2),
         (LOSSES, {"alpha": 0.01, "cap": 8.0, "cap_layer": 2}, 4),
         (LOSSES, {"alpha": 0.01, "cap": 6.0, "cap_layer": 3}, 4),
         (LOSSES, {"alpha": STEPS, "cap": 12.0}, 4 + 0.5 + 0.5),
@@ -328,6 +329,8 @@ ARGUMENTS = [
         (lambda: DescentProblem(3, target=GeometricTarget()).weights(torch.ones(4)), "pass the losses"),
         (lambda: DescentProblem(2, 0.1, form="ratio").weights(torch.ones(3)), r"ratio.*pass the losses"),
         (lambda: DescentProblem(2, 0.1).weights(torch.ones(3), torch.ones(2)), r"losses.*\(3,\).*\(2,\)"),
+        (lambda: DescentProblem(2, 0.1).lagrangian(torch.ones(2), torch.ones(3)), r"losses.*\(3,\).*\(2,\)"),
+        (lambda: PrimalDual(DescentProblem(2, 0.1)).step(), "no losses to step on"),
         (lambda: stepped([2.0, 1.0, 0.5]), "horizon"),
         (lambda: PrimalDual(DescentProblem(2, 0.1), optimizer="price", options={"price": 0.0}), "price must be"),
         (
