@@ -355,3 +355,9 @@ def test_a_resumed_run_does_not_say_it_again():
     assert any(said)
     after.load_state_dict(before.state_dict())
     assert after.report(losses, torch.tensor([0.0, 3.0, 3.0])) == []
+
+
+def test_a_batch_without_targets_moves_nothing():
+    dual = PrimalDual(DescentProblem(2, 0.1))
+    dual.observe(torch.zeros(3), 0)
+    assert not dual.step() and not dual.multipliers.any()
