@@ -111,22 +111,22 @@ def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
     """At full depth, of the seeds that both arms have on the same samples; a dash where there are none."""
     shared = {run.summary.seed for run in arm.runs} & {run.summary.seed for run in baseline.runs}
     alone = not shared and len(arm.runs) == len(baseline.runs) == 1
-    ours, theirs = (
-        _jackknife(group, [run for run in each.runs if alone or run.summary.seed in shared]) for each in (arm, baseline)
-    )
-    if (
-        ours is None
-        or theirs is None
-        or ours.by_seed.shape != theirs.by_seed.shape
-        or not np.array_equal(ours.sizes, theirs.sizes)
-    ):
+    ours, theirs = ([run for run in each.runs if alone or run.summary.seed in shared] for each in (arm, baseline))
+    found = _sums(group, [*ours, *theirs])
+    if found is None:
         return Cell("–")
-    apart = ours - theirs
+    sums, sizes, root = found
+    apart = Jackknife.of(sums[: len(ours)], sizes, root) - Jackknife.of(sums[len(ours) :], sizes, root)
     return _cell(apart.by_seed.mean(0), apart, -1, "+")
 
 
 def _jackknife(group: Group, runs: Sequence[RunView]) -> Jackknife | None:
-    """The measure of some runs; None if a run has no sums over groups, or the runs' groups or depths differ."""
+    found = _sums(group, runs)
+    return None if found is None else Jackknife.of(*found)
+
+
+def _sums(group: Group, runs: Sequence[RunView]) -> tuple[np.ndarray, np.ndarray, bool] | None:
+    """The arguments of `Jackknife.of`; None if a run has no sums over groups, or the runs' groups or depths differ."""
     is_loss, rows, sizes = group.measure.entry == "layer_losses", [], []
     for run in runs:
         if run.groups is None or group.train_noise not in run.groups.layers.noise:
@@ -137,7 +137,7 @@ def _jackknife(group: Group, runs: Sequence[RunView]) -> Jackknife | None:
     if not rows or any((each, len(row)) != (sizes[0], len(rows[0])) for each, row in zip(sizes, rows, strict=True)):
         return None
     root = bool(runs[0].groups and runs[0].groups.root)
-    return Jackknife.of(np.array(rows, float), np.array(sizes[0], float), root and not is_loss)
+    return np.array(rows, float), np.array(sizes[0], float), root and not is_loss
 
 
 def _words(group: Group, intervals: Sequence[Jackknife]) -> str:

@@ -23,7 +23,8 @@ def quality(group: Group) -> Chart:
         series.append(Series("Noisy input", places, [given] * len(places), MUTED, line="--", width=1.5))
     noise = f"at the training noise, γ\u00a0=\u00a0{level:g}" if level else "without noise"
     words = f"{measure.name} on {group.summary.split} data if the network is left after each layer, {noise}."
-    words += " A ring marks the layer K that suffices within 2 points or percent." * any(each.hollow for each in series)
+    if any(each.hollow for each in series):
+        words += " A ring marks the layer K that suffices within 2 points or percent."
     better = "higher" if measure.higher else "lower"
     return chart(
         f"{measure.name} along the layers", words, (LAYER, f"{measure.name} ({better} is better)"), series,

@@ -49,6 +49,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 """The templates of the pages. Every value is escaped unless it is marked as HTML."""
+TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False}  # a browser can't read NaN
 
 
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:

@@ -144,7 +144,7 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
     parameters = sum(each.numel() for each in again.parameters()) / 1e6
     lines = [f"{out}: the first {layers} of {depth} layers of {source}, {parameters:.3g} million parameters."]
     if layers == depth:
-        lines.append("No layer is left out. A higher --tolerance may allow fewer, or training so that fewer suffice.")
+        lines.append("No layer is left out.")
     if getattr(again.config, "tied", False):
         lines.append(f"Its layers share one set of weights: the copy has all of them and runs {layers} times.")
     if isinstance(network, LayeredCausalLM) and layers < depth:
