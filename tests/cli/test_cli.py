@@ -136,7 +136,7 @@ def test_levels_are_a_list_or_a_range(text, expected):
 def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_result_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "EVERY", 1e-9)  # a line at every step
     _, err = said(capsys, "train", *BRIEF, *ERM, "--logging-steps", "1", "--out", tmp_path / "run")
-    lines = err.splitlines()[2:]  # behind the data and the noise
+    lines = err.splitlines()[3:]  # behind the data, their clips and the noise
     assert [line.split(",")[0] for line in lines[:3]] == [f"training: {step} of 3 steps" for step in (1, 2, 3)]
     assert "left" in lines[1] and "loss" in lines[1]
     evaluate = ["evaluate", tmp_path / "run", "--noise", "0"]

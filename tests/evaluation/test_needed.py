@@ -234,22 +234,26 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
     runs = [
         evaluated("cut", "erm", scores[:3]),  # its own last layer would be its best
         evaluated("other-seed", "erm", scores, seed=1),
-        evaluated("plain", "erm", scores),
+        evaluated("worse", "erm", 1.1 * scores),
+        evaluated("plain", "erm", scores, steps=7),
         evaluated("linear", "linear", 0.99 * scores),
         evaluated("another", "linear", scores, recipe="text-ut"),
     ]
     needed = [summary.layers_needed for summary in held_to_plain(runs)]
-    assert [each.baseline for each in needed] == ["plain", None, None, "plain", None]
+    assert [each.baseline for each in needed] == ["plain", None, "plain", None, "plain", None]
     # An answer that was held to an evaluation which is there no more is given up.
     before = {"layers_needed": {"noise": 1.0, "within": {2: 3}, "baseline": "plain"}, "kept": {"1.0": "proven"}}
     gone = [evaluated("plain", "erm", scores[:, :19]), evaluated("linear", "linear", scores, **before)]
     linear = held_to_plain(gone)[1]
     assert linear.layers_needed is not None and (linear.layers_needed.baseline, linear.kept) == (None, {})
-    cut, linear = needed[0], needed[3]
+    cut, linear = needed[0], needed[4]
     assert cut and cut.within == {1: None, 2: 2, 5: 2}
     assert cut.chosen[1] is None and (cut.chosen[2].layer, cut.chosen[2].state) == (2, "proven")  # type: ignore[union-attr]
     assert linear and linear.chosen[1].layer == linear.within[1] == 2  # type: ignore[union-attr]
-    of_seed = held_to_plain([runs[1], runs[3]])[1]
+    last = linear.last
+    assert last and (last.layer, last.state, round(last.worse), round(last.at_most)) == (3, "proven", -1, -1)
+    assert (linear.full, linear.steps) == (pytest.approx(FULL.mean()), 7)
+    of_seed = held_to_plain([runs[1], runs[4]])[1]
     assert "held to the full depth of other-seed of seed 1" in of_seed.answer
 
 
@@ -307,15 +311,49 @@ ANSWERS = [
             )
         },
         [
-            "2 of 6 layers may suffice within 2 points: open.",
-            "  within 1 point   2 of 6 layers    open, 2.5 points worse here",
-            "  within 2 points  2 of 6 layers    open, 2.5 points worse here",
-            "  within 5 points  2 of 6 layers    open",
+            "By validation data 2 of 6 layers suffice within 2 points; here that is 2.5 points worse: open.",
+            *(
+                f"  within {unit}  2 of 6 layers    open, 2.5 points worse"
+                for unit in ("1 point ", "2 points", "5 points")
+            ),
         ],
     ),
-    (  # the last layer, held to another model
-        {"layers_needed": LayersNeeded(**PLAIN, chosen={2: Choice(layer=6, state="open")})},
-        ["None of 6 layers can be left out; whether the last is within 2 points: open."],
+    *(  # the last layer, held to another model
+        (
+            {"layers_needed": LayersNeeded(**PLAIN, chosen={2: Choice(layer=6, state=state)})},
+            [
+                "None of 6 layers can be left out; the last one "
+                f"{verb} within 2 points of the full depth of plain: {words}."
+            ],
+        )
+        for state, verb, words in (
+            ("open", "may be", "open"),
+            ("proven", "is", "certified"),
+            ("broken", "is not", "refuted"),
+        )
+    ),
+    (  # the baseline's number, the budget, the better layer, and how many samples are enough
+        {
+            "layers_needed": LayersNeeded(
+                **PLAIN | {"within": {}},
+                chosen={2: Choice(layer=4, state="open", worse=1.0, at_most=3.0)},
+                last=Choice(layer=6, state="open", worse=-0.5, at_most=0.7),
+                full=0.845,
+                steps=300,
+            ),
+            **{"layer_metrics": {1.0: [0.5, 0.6, 0.7, 0.9, 0.84, 0.84, 0.85]}, "kept": {1.0: "proven"}},
+            **{"steps": 600, "samples": 200},
+        },
+        [
+            "4 of 6 layers may suffice within 2 points: open.",
+            "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
+            "data, with 95% confidence.",
+            "Last layer within 2 points of that: certified at γ = 1.",
+            "It has 0.85, that full depth 0.845: 0.5 points better (at most 0.7 worse).",
+            "The last layer is not the best: layer 3 has 0.9, it 0.85.",
+            "That model was trained for 300 steps, this one for 600.",
+            "About 800 such samples would certify K within 2 points, if no number changed.",
+        ],
     ),
     (
         {"layers_needed": LayersNeeded(**PLAIN), "kept": {1.0: "broken"}},

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 
 from descend import DescentDenoiser
 from tests.support.runs import said
@@ -18,6 +19,8 @@ def pictures(folder, end=""):
 
 def test_a_trial_adds_noise_and_measures_the_error(finished, tmp_path, capsys):
     write_frames(tmp_path / "clip", 9, suffix=".png", size=(160, 160))
+    given = ["--data", tmp_path / "clip", "--out", tmp_path / "short"]
+    assert "at least" in said(capsys, "denoise", finished, *given, "--limit", "1", status=2)[1]
     words = ["--data", tmp_path / "clip", "--out", tmp_path / "out", "--layer", "1", "--noise", "0.5", "--quiet"]
     out, err = said(capsys, "denoise", finished, *words)
     assert err == "" and "after layer 1 of 2" in out
@@ -26,6 +29,10 @@ def test_a_trial_adds_noise_and_measures_the_error(finished, tmp_path, capsys):
     assert after == pytest.approx(np.sqrt(np.square(pictures(tmp_path / "out/clip") - clean).mean()), abs=0.06)
     inner = (noisy > 0) & (noisy < 255)
     assert np.abs((noisy - clean)[inner]).max() > 20  # noise is in the pictures
+    blurred = float(re.search(r"(\d+\.\d) blurred", out)[1])
+    assert blurred == pytest.approx(np.sqrt(np.square(gaussian_filter(noisy, 1) - clean).mean()), rel=0.05)
+    said(capsys, "denoise", finished, *words[:2], "--limit", "7", "--out", tmp_path / "seven")
+    assert len(pictures(tmp_path / "seven/clip")) == 7
 
 
 def test_an_export_denoises_as_the_first_layers_of_its_run_do(finished, tmp_path, capsys):

@@ -81,6 +81,7 @@ def denoise(words: Sequence[str]) -> None:
                     help="for a trial: add noise of this γ first, in std of the training data, and measure the error "
                     "[none]",
                 ),
+                "--limit": dict(type=int, metavar="N", help="only the first so many frames of each clip"),
                 "--model": dict(default="model", metavar="NAME", help="model or best_feasible [model]"),
             },
             talks=True,

@@ -1,11 +1,12 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.stats import t as student
@@ -227,6 +228,12 @@ class Against:
         state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
         return state, self._worse(high[layer:].max(), percent)
 
+    @property
+    def full_metric(self) -> float:
+        """The full depth's metric."""
+        mean = float(self.full.sum() / self.counts.sum())
+        return math.sqrt(mean) if self.root else mean
+
     def worse(self, layer: int) -> float:
         """How much worse a layer is than the full depth on these samples, in percent (points if more is better)."""
         more = (self.scores[:, layer] - self.full).sum() / self.counts.sum()
@@ -297,6 +304,10 @@ def layers_needed(
     def share(layer: int | None) -> float | None:
         return None if layer is None or seconds is None else seconds[layer] / seconds[-1]
 
+    def choice(layer: int, percent: int) -> Choice:
+        state, at_most = trained.state(layer, percent)
+        return Choice(layer=layer, state=state, at_most=at_most, worse=trained.worse(layer), time=share(layer))
+
     chosen: dict[int, Choice | None] = {}
     with suppress(InputError):  # a baseline without this validation data: no K is chosen
         if validation:
@@ -304,15 +315,15 @@ def layers_needed(
             full = validation.metric[-1] if baseline is None else baseline.full_depth(*known, noise)
             for percent in WITHIN:
                 layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
-                chosen[percent] = None
-                if layer is not None:
-                    state, at_most = trained.state(layer, percent)
-                    worse, time = trained.worse(layer), share(layer)
-                    chosen[percent] = Choice(layer=layer, state=state, at_most=at_most, worse=worse, time=time)
+                chosen[percent] = None if layer is None else choice(layer, percent)
     smallest = trained.needed()
+    held_to: dict[str, Any] = {}
+    if baseline is not None:
+        last = choice(len(ours.scores[0]) - 1, KEPT_WITHIN)
+        held_to = {"baseline": baseline.name, "seed": baseline.summary.seed, "steps": baseline.summary.steps}
+        held_to |= {"last": last, "full": trained.full_metric}
     needed = LayersNeeded(
-        baseline=None if baseline is None else baseline.name,
-        seed=None if baseline is None else baseline.summary.seed,
+        **held_to,
         noise=noise,
         within=smallest,
         time={percent: share(layer) for percent, layer in smallest.items()},
@@ -343,18 +354,15 @@ def held(run: Evaluated, baseline: Evaluated | None) -> Summary:
 def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
     """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
 
-    That is the deepest run of `PLAIN` of the same model on the same data, with the same seed or with any. That run
-    itself, and those without such a baseline, stay as they were evaluated.
+    That is the deepest run of `PLAIN` of the same model on the same data, with the same seed or with any; of several
+    the best on validation data. That run itself, and those without such a baseline, stay as they were evaluated.
     """
     plain = [run for run in runs if run.summary.method in PLAIN and run.groups]
     summaries = []
     for run in runs:
         summary, groups = run.summary, run.groups
         same = [other for other in plain if _kind(other) == _kind(run)]
-        seed = summary.seed  # in their order otherwise
-        same.sort(
-            key=lambda other: (-other.summary.depth, other.summary.seed != seed, PLAIN.index(other.summary.method))
-        )
+        same.sort(key=lambda other: _rank(other.summary, summary.seed))  # in their order otherwise
         if same and same[0] is not run and groups and summary.train_noise in groups.layers.noise:
             try:
                 summary = held(run, same[0])
@@ -362,6 +370,13 @@ def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
                 summary = held(run, None)
         summaries.append(summary)
     return summaries
+
+
+def _rank(plain: Summary, seed: int) -> tuple[float, ...]:
+    """What the baseline of a run with this seed has the least of."""
+    last = plain.validation.metric[-1] if plain.validation else math.nan
+    worse = (-last if plain.higher_is_better else last) if math.isfinite(last) else math.inf
+    return -plain.depth, plain.seed != seed, PLAIN.index(plain.method), worse
 
 
 def _kind(run: Evaluated) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
 from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_or_name, config_of, load_pretrained
+from descend.results import ENOUGH_GROUPS
 from descend.settings import DUSTSettings, UTSettings, VideoSettings, ViTSettings
 from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
 
@@ -50,6 +51,8 @@ class VideoRecipe(VideoSettings, Recipe):
         """The clips of each part, the size of their frames, and the noise in grey levels."""
         train, validation, test = map(_clips, (data.train, data.validation, data.test))
         lines = [f"{data.name}: {train} to train on, {validation} for validation, {test} for test."]
+        if 1 < len(getattr(data.test, "names", ())) < ENOUGH_GROUPS:
+            lines.append(f"So few clips for test certify nothing: at least {ENOUGH_GROUPS} are needed.")
         if data.frame_sizes is not None and (sizes := [f"{width}x{height}" for width, height in data.frame_sizes()]):
             some = ", ".join(sizes[:3]) + (" and others" if len(sizes) > 3 else "")
             lines.append(f"Frames of {some} pixels become grey and {SIZE}x{SIZE}, whatever their shape.")
@@ -165,6 +168,7 @@ class ViTRecipe(ViTSettings, VideoRecipe):
 
 
 def _clips(windows: Dataset) -> str:
-    """The number of clips of a part, with their names if they are few."""
-    names = windows.names if isinstance(windows, VideoWindows) else []
-    return f"{len(names)} clip{'s' * (len(names) != 1)}" + (f" ({', '.join(names)})" if len(names) <= 4 else "")
+    """The number of clips of a part, with their names, or the first and the last one's."""
+    names = list(windows.names) if isinstance(windows, VideoWindows) else []
+    shown = ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]}"
+    return f"{len(names)} clip{'s' * (len(names) != 1)} ({shown})"

@@ -59,6 +59,7 @@ class RunConfig(File):
         device: A GPU's name, or the type of another device, such as ``cpu``; empty in files of older versions.
         seconds: Training time.
         step: The step of the model that was kept.
+        steps: How many there were; None in files of older versions.
         temperature: What a classifier's logits were divided by.
         neftune_alpha: NEFTune's α, given or matched to the noise; None without NEFTune.
     """
@@ -81,6 +82,7 @@ class RunConfig(File):
     device: str = ""
     seconds: float | None = None
     step: int | None = None
+    steps: int | None = None
     temperature: float | None = None
     neftune_alpha: float | None = None
 

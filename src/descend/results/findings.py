@@ -147,15 +147,28 @@ class Choice(Part):
         """What the data say of K, after its number."""
         return "not enough" if self.state == "broken" else STATES[self.state]
 
-    def sentence(self, depth: int, within: str) -> str:
-        """Whether K of ``depth`` layers suffice ``within`` a tolerance, in words, and how sure that is."""
-        refuted, is_open = self.state == "broken", self.state == "open"
-        if self.layer:
-            words = f"{self.layer} of {depth} layers {'do not ' * refuted}{'may ' * is_open}suffice within {within}"
-        else:
-            verb = "is not" if refuted else "may be" if is_open else "is"
-            words = f"The embedding alone {verb} within {within}"
-        return words if refuted else f"{words}: {self.state_words}"
+    def sentence(self, depth: int, percent: int, higher_is_better: bool) -> str:
+        """Whether K of ``depth`` layers suffice within ``percent``, in words, and how sure that is."""
+        within = tolerance_words(percent, higher_is_better)
+        layers = f"{self.layer} of {depth} layers" if self.layer else "the embedding alone"
+        if self.state == "open" and self.worse > percent:
+            chosen = f"By validation data {layers} {'suffice' if self.layer else 'is'} within {within}"
+            return f"{chosen}; here that is {self.worse_words(higher_is_better)}: open"
+        number = bool(self.layer)
+        verb = {"proven": ("is", "suffice"), "open": ("may be", "may suffice"), "broken": ("is not", "do not suffice")}
+        words = f"{layers[0].upper()}{layers[1:]} {verb[self.state][number]} within {within}"
+        return words if self.state == "broken" else f"{words}: {self.state_words}"
+
+    def worse_words(self, higher_is_better: bool) -> str:
+        """How much worse K is than full depth, or better, and at most, as far as that is known."""
+        unit, worse, at_most = "points" if higher_is_better else "%", self.worse, self.at_most
+        if not math.isfinite(worse):
+            return f"at most {at_most:.1f} {unit} worse" if math.isfinite(at_most) else ""
+        words = f"{abs(worse):.1f} {unit} {'worse' if worse > 0 else 'better'}"
+        if not math.isfinite(at_most):
+            return words
+        end = f"at least {-at_most:.1f}" if at_most < 0 else f"at most {at_most:.1f}{' worse' * (worse <= 0)}"
+        return f"{words} ({end})"
 
 
 class Sufficient(NamedTuple):
@@ -188,6 +201,9 @@ class LayersNeeded(Part):
         time: For 1, 2 and 5 the time to that layer as a share of the time to the last one; None where there is none.
         chosen: For 1, 2 and 5 the K that `first_within` chooses on validation data, and what the evaluated data say of
             it; None where no layer is within that percent there. Empty without validation data.
+        last: The last layer and 2 percent; None without a baseline, as the rest.
+        full: The baseline's metric at full depth.
+        steps: Those of the baseline's training.
     """
 
     baseline: str | None = None
@@ -196,6 +212,9 @@ class LayersNeeded(Part):
     within: dict[int, int | None]
     time: dict[int, float | None] = {}
     chosen: dict[int, Choice | None] = {}
+    last: Choice | None = None
+    full: Number | None = None
+    steps: int | None = None
 
     def choice(self, percent: int) -> Choice | None:
         """K for a tolerance: the one chosen on validation data; without any the one certain on the evaluated data."""

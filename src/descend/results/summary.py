@@ -1,7 +1,7 @@
 """What was found of an evaluated run: ``summary.json``, of one run or of a comparison."""
 
 import math
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from itertools import chain
 from pathlib import Path
 from statistics import NormalDist
@@ -39,6 +39,7 @@ from descend.results.findings import (
     Speculation,
     Sufficient,
     Validation,
+    first_within,
     tolerance_words,
 )
 from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, Verdict
@@ -48,6 +49,9 @@ LAST_TRAINED = "Last trained by Descend"
 
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
+
+MOST_TIMES = 1000
+"""How many times as many samples are named that would certify K."""
 
 
 def anytime_curves(layer_metrics: ByLevel, higher_is_better: bool) -> list[AnytimeCurve]:
@@ -74,6 +78,7 @@ class Provenance(Part):
         slack: Each layer's slack, L numbers.
         binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
         seconds: Training time.
+        steps: Optimizer steps of the training; None where they are not known.
         temperature: What a classifier's logits were divided by, 1 if they were not; None where it is not known.
         note: What a reader should know of the run.
         source: Where the data lie, if they are not the run's own.
@@ -90,6 +95,7 @@ class Provenance(Part):
     slack: Numbers = []
     binding: list[int] = []
     seconds: float | None = None
+    steps: int | None = None
     temperature: float | None = None
     note: str = ""
     source: str | None = None
@@ -240,10 +246,11 @@ class Summary(Verdict, Provenance, File):
             return f"The last layer is not {certain}within {within} of {self.full_depth}"
         if self._needs_all(choice):
             return f"None of {self.depth} layers can be left out within {within}"
-        if choice.layer == self.depth:
-            last = f"whether the last is within {within}: {choice.state_words}"
-            return f"None of {self.depth} layers can be left out; {last}"
-        return choice.sentence(self.depth, within)
+        if choice.layer < self.depth:
+            return choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)
+        verb = {"proven": "is", "open": "may be", "broken": "is not"}[choice.state]
+        last = f"the last one {verb} within {within} of {self.full_depth}: {STATES[choice.state]}"
+        return f"None of {self.depth} layers can be left out; {last}"
 
     def _needs_all(self, choice: Choice) -> bool:
         """Whether K is the last layer, held to itself, so that there is nothing to certify."""
@@ -252,8 +259,7 @@ class Summary(Verdict, Provenance, File):
     def suffices(self) -> list[Sufficient]:
         """A row for each tolerance: K, its metric, how sure that is, and its time."""
         needed = self.layers_needed
-        unit, metric = "points" if self.higher_is_better else "%", self.layer_metrics.get(needed.noise)
-        rows = []
+        metric, rows = self.layer_metrics.get(needed.noise), []
         for percent, certain in needed.within.items():
             within, choice = tolerance_words(percent, self.higher_is_better), needed.choice(percent)
             if choice is None:
@@ -261,10 +267,8 @@ class Summary(Verdict, Provenance, File):
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
             state = "none can be left out" if self._needs_all(choice) else choice.state_words
-            if choice.state != "proven" and math.isfinite(choice.at_most):
-                state += f", at most {choice.at_most:.1f} {unit} worse"
-            elif choice.state == "open" and choice.worse > percent:
-                state += f", {choice.worse:.1f} {unit} worse here"
+            if choice.state != "proven" and (worse := choice.worse_words(self.higher_is_better)):
+                state += f", {worse}"
             if choice.state != "proven" and certain is not None and certain < self.depth:
                 state += f"; certified: layer {certain}"
             time = "" if choice.time is None else f"{100 * choice.time:.0f} % of the time"
@@ -281,6 +285,21 @@ class Summary(Verdict, Provenance, File):
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
             lines.append(f"Last layer within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}.")
         metric = self.layer_metrics.get(needed.noise)
+        if needed.last and needed.full is not None and metric:
+            worse = needed.last.worse_words(self.higher_is_better)
+            lines.append(f"It has {metric[-1]:.3g}, that full depth {needed.full:.3g}: {worse}.")
+        own = self._within_own()
+        if own is not None:
+            within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
+            lines.append(f"Held to its own last layer, layer {own} is within {within} on validation data.")
+        if metric and (best := self._better_layer(metric)) is not None:
+            lines.append(f"The last layer is not the best: layer {best} has {metric[best]:.3g}, it {metric[-1]:.3g}.")
+        if needed.steps and self.steps and needed.steps < self.steps:
+            lines.append(f"That model was trained for {needed.steps:,} steps, this one for {self.steps:,}.")
+        if self.samples and (times := self._more_samples()):
+            enough = float(f"{times * self.samples:.2g}")
+            within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
+            lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")
         if self.commonest is not None and metric and self.samples:
             error = math.sqrt(metric[-1] * (1 - metric[-1]) / self.samples)
             if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= self.commonest:
@@ -290,6 +309,32 @@ class Summary(Verdict, Provenance, File):
             number = "1 group" if self.groups == 1 else f"{self.groups} groups"
             lines.append(f"Too few samples to certify anything: {number}, at least {ENOUGH_GROUPS} are needed.")
         return lines
+
+    def _within_own(self) -> int | None:
+        """K by validation data, held to the model's own last layer, where none is within 2 percent of the baseline."""
+        measured, needed = self.validation, self.layers_needed
+        if measured is None or needed.baseline is None or needed.chosen.get(KEPT_WITHIN, True) is not None:
+            return None
+        metric = measured.metric
+        own = first_within(metric, metric[-1], KEPT_WITHIN, higher_is_better=self.higher_is_better)
+        return own if own is not None and own < self.depth else None
+
+    def _better_layer(self, metric: Sequence[float]) -> int | None:
+        """The best layer, if the last one is not within 2 percent of it."""
+        best = (max if self.higher_is_better else min)(range(len(metric)), key=lambda layer: metric[layer])
+        kept = first_within(metric[-1:], metric[best], KEPT_WITHIN, higher_is_better=self.higher_is_better)
+        return best if kept is None else None
+
+    def _more_samples(self) -> float | None:
+        """How many times as many samples would certify K within 2 percent; None where it is certain, or no number is.
+
+        The interval's width falls by the root of the number of samples.
+        """
+        choice = self.layers_needed.choice(KEPT_WITHIN)
+        if choice is None or choice.state != "open" or not choice.worse < KEPT_WITHIN:
+            return None
+        times = ((choice.at_most - choice.worse) / (KEPT_WITHIN - choice.worse)) ** 2
+        return times if 1 < times < MOST_TIMES else None
 
     @property
     def answer(self) -> str:

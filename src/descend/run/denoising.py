@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 
 from descend.errors import InputError
 from descend.inference.denoiser import DescentDenoiser
@@ -21,7 +22,14 @@ _WINDOWS = 16
 
 
 def denoise(
-    run: Path, data: Path, out: Path, *, layer: int | None = None, noise: float | None = None, model: str = "model"
+    run: Path,
+    data: Path,
+    out: Path,
+    *,
+    layer: int | None = None,
+    noise: float | None = None,
+    model: str = "model",
+    limit: int | None = None,
 ) -> list[str]:
     """Denoise clips, and write each frame as a grey PNG of 160×160 pixels, ``OUT/CLIP/00000.png`` and so on.
 
@@ -30,9 +38,10 @@ def denoise(
         data: A video, a folder of videos, a folder of images, or a folder of such folders.
         out: The folder to write; it must be empty or not exist.
         layer: K = 1 … L, the layer that is read; None for the last.
-        noise: Add Gaussian noise of this level γ first, for a trial: the error is measured, and the noisy frames are
-            written as ``00000_noisy.png`` beside the others.
+        noise: Add Gaussian noise of this level γ first, for a trial: the error is measured beside that of a blur, and
+            the noisy frames are written as ``00000_noisy.png`` beside the others.
         model: The run's model: ``model`` or ``best_feasible``.
+        limit: So many first frames of each clip; None for all.
 
     Returns:
         What was written, in words.
@@ -48,21 +57,23 @@ def denoise(
     clips = find_clips(data, None)
     if same := [name for name, count in Counter(clip.name for clip in clips).items() if count > 1]:
         raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")
-    announced = sum(clip.announced() for clip in clips)
+    announced = sum(min(clip.announced(), limit or clip.announced()) for clip in clips)
     device = "cuda" if torch.cuda.is_available() else None
     denoiser = DescentDenoiser.from_pretrained(run if alone else run / model, device)
     layer = denoiser.layer_of(layer)
+    if limit is not None and limit < denoiser.window:
+        raise InputError(f"--limit must be at least {denoiser.window} frames, the model's window; got {limit}.")
     if noise is not None and denoiser.noise_std is None:
         raise InputError("noise needs the σ_x of the training data, and the run has none. Train the run again.")
     shaken = None if noise is None or denoiser.noise is None else denoiser.noise.at(noise)
-    frames, added, left = 0, 0.0, 0.0  # squared errors in grey levels, summed over frames
+    frames, added, left, blurred = 0, 0.0, 0.0, 0.0  # squared errors in grey levels, summed over frames
     with atomic_folder(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
         for number, clip in enumerate(clips):
             folder = part / clip.name
             folder.mkdir(parents=True)
             draws = generator_of(Stream.SAMPLE_NOISE, 0, number)
             first = 0
-            for clean in _blocks(clip, denoiser.window):
+            for clean in _blocks(clip, denoiser.window, limit):
                 given = clean
                 if shaken is not None:
                     std = shaken.std(shaken.sigma or 0.0)
@@ -74,16 +85,21 @@ def denoise(
                     _save(folder, "_noisy", (given * 255).round().clip(0, 255).astype(np.uint8), first)
                     added += _squared(given * 255, clean)
                     left += _squared(denoised, clean)
+                    blurred += _squared(gaussian_filter(given * 255, 1), clean)
                 first += len(clean)
                 bar.update(len(clean))
             frames += first
     count = f"{_some(frames, 'frame')} of {_some(len(clips), 'clip')}"
     lines = [f"{out}: {count} after layer {layer} of {denoiser.depth}."]
     if (trained := denoiser.noise_std) is not None:
-        lines.append(f"The model was trained to remove noise of standard deviation {trained:.0f} of 255.")
+        weaker = "" if added else " Frames with less may get worse; --noise adds some, for a trial."
+        lines.append(f"The model was trained to remove noise of standard deviation {trained:.0f} of 255.{weaker}")
     if added:
-        before, after = (added / frames) ** 0.5, (left / frames) ** 0.5
-        lines.append(f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised.")
+        before, after, blur = ((total / frames) ** 0.5 for total in (added, left, blurred))
+        lines.append(
+            f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised, {blur:.1f} "
+            "blurred over neighbouring frames and pixels."
+        )
     return lines
 
 
@@ -92,9 +108,9 @@ def _save(folder: Path, end: str, frames: np.ndarray, first: int) -> None:
         Image.fromarray(frame).save(folder / f"{place:05}{end}.png")
 
 
-def _blocks(clip: Clip, window: int) -> Iterator[np.ndarray]:
-    """A clip's frames in blocks of whole windows; the last block is longer rather than shorter than a window."""
-    frames = clip.frames()
+def _blocks(clip: Clip, window: int, limit: int | None) -> Iterator[np.ndarray]:
+    """A clip's first frames in blocks of whole windows; the last block is longer rather than shorter than a window."""
+    frames = islice(clip.frames(), limit)
     block: list[np.ndarray] = []
     while more := list(islice(frames, _WINDOWS * window)):
         if len(block) and len(more) >= window:

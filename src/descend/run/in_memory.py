@@ -258,5 +258,6 @@ def _of_trainer(trainer: DescentMixin) -> dict[str, Any]:
         "settings": settings_of(stored(args), args.idle),
         "temperature": trainer.temperature,
         "seconds": trainer.seconds if trainer.state.global_step else None,
+        "steps": trainer.state.global_step or None,
         **dual_entries(dual.multipliers.tolist(), dual.slack[1:].tolist(), dual.moved),
     }

@@ -89,6 +89,7 @@ def of_run(folder: Path, model: str) -> LoadedModel:
         checkpoint=model,
         settings=settings_of(config.settings | config.training, args.idle),
         seconds=config.seconds,
+        steps=config.steps,
         temperature=trained.temperature if trained else config.temperature if model == "model" else None,
         **dual,
     )

@@ -189,6 +189,7 @@ def _train(
                 "sigma": sigma,
                 "seconds": round(trainer.seconds, 1),
                 "step": trainer.kept_step,
+                "steps": trainer.state.global_step,
                 "temperature": trainer.temperature,
                 "neftune_alpha": trainer.neftune_noise_alpha,
             }
