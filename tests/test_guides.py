@@ -142,7 +142,7 @@ def test_language_in_a_script(capsys):
 @pytest.mark.usefixtures("working_directory")
 def test_the_guide_to_your_own_model(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *shape: torch.ones(5, 4))
-    reads, reads_by_a_function, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
+    reads, reads_by_a_function, trains, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
     scope = {"module": own.mlp(), "ResidualMLP": own.ResidualMLP}
     whole = deepcopy(scope["module"])
     exec(reads, scope)
@@ -153,6 +153,16 @@ def test_the_guide_to_your_own_model(monkeypatch):
         exec(block, scope)
     assert torch.equal(scope["answers"][-1], whole(torch.ones(5, 4))) and len(scope["answers"]) == 4
     assert torch.equal(scope["answer"], scope["answers"][2])
+    parts = {"train": own.samples(8), "validation": own.samples(8, 1), "test": own.samples(8, 2), "Digits": own.Classes}
+
+    def bare() -> nn.Module:
+        module = own.mlp()
+        module.norm = nn.Identity()
+        return module
+
+    given = {"ResidualMLP": bare, **parts}
+    exec(trains.replace("num_train_epochs=20", "max_steps=1, use_cpu=True"), given)
+    assert "held to the full depth of erm" in given["answers"]["linear"]
     Path("FOLDER").mkdir()
     save_file(whole.state_dict(), "FOLDER/model.safetensors")
     exec(loads, scope)
@@ -249,7 +259,7 @@ def test_the_tutorial_ends_in_a_page_that_compares_both(tmp_path, monkeypatch, c
 def options_of(*words: str) -> set[str]:
     """The options that the help of a command names."""
     shown = help_of(*words, "--help-all" if words[0] == "train" else "--help")
-    known = set(re.findall(r"--[\w-]+", shown))
+    known = {option for no in ("no-", "") for option in re.findall(r"--[\w-]+", shown.replace("[no-]", no))}
     return known | {option.replace("_", "-") for option in known}
 
 

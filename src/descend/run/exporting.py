@@ -83,23 +83,25 @@ def choose(folder: Path, tolerance: float, model: str = "model", baseline: Path 
     ):
         again = f"descend evaluate {shlex.quote(str(folder))}{f' --model {model}' * (model != MODELS[0])}"
         raise InputError(f"K is chosen by an evaluation of {folder / model} on its own data. Type first: {again}")
-    measured = summary.validation
+    measured, beside = summary.validation, ""
+    better = summary.higher_is_better
+    within, digits = tolerance_words(tolerance, better), 4 if better else 2
     if baseline is not None:
         run, plain = Evaluated.read(folder), Evaluated.read(baseline)
         summary = held(run, plain.of(run.data))
-        plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
-    better = summary.higher_is_better
+        full = plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
+        beside = f", {full:.{digits}f} in {baseline}"
     choice = summary.layers_needed.chosen.get(int(tolerance))
-    within, digits = tolerance_words(tolerance, better), 4 if better else 2
     if choice is None:
         raise InputError(
             f"no layer is within {within} of {summary.full_depth} on validation data: {summary.metric} "
-            f"{measured.metric[-1]:.{digits}f} after the last one. Allow more by --tolerance, or name the layers."
+            f"{measured.metric[-1]:.{digits}f} after the last one{beside}. Allow more by --tolerance, or name the "
+            "layers."
         )
     layer = max(choice.layer, 1)  # the embedding is no model
     rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
     rows[layer] += f" <- chosen within {within}"
-    title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}:"
+    title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
     return layer, [title, *rows, summary.answer]
 
 

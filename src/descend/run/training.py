@@ -53,6 +53,9 @@ if is_datasets_available():
 
     disable_progress_bars()
 
+FEW_STEPS = 100
+"""Fewer left a pretrained encoder's last layer worse than a readout fitted to it untrained."""
+
 
 _OF_LENGTH = frozenset({"max_steps", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"})
 _OF_LENGTH |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"}  # these depend on the steps
@@ -138,7 +141,8 @@ def _train(
     made = main and not out.exists()
     try:
         trainer = setup.trainer([stop, *callbacks])
-        args.warmup(*planned_steps(args, len(trainer.train_dataset)))  # type: ignore[arg-type]  # TRL may have packed them
+        planned = planned_steps(args, len(trainer.train_dataset))  # type: ignore[arg-type]  # TRL may have packed them
+        args.warmup(*planned)
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
         if made:  # by the trainer
             with suppress(OSError):
@@ -162,7 +166,11 @@ def _train(
         if resume and checkpoint is None and main:
             tqdm.write(f"{out} has no whole checkpoint to go on from: training from the start.", file=sys.stderr)
         if main and loaded is None:
-            tell(recipe, data, quiet=args.disable_tqdm or is_quiet())
+            quiet = args.disable_tqdm or is_quiet()
+            tell(recipe, data, quiet=quiet)
+            if data.labels and planned[0] < FEW_STEPS and not quiet:
+                few = f"{planned[0]} steps in all: a new head may need more, by --num-train-epochs or --max-steps."
+                tqdm.write(few, file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed
