@@ -269,16 +269,17 @@ NEEDED = LayersNeeded(
     baseline="runs/plain", seed=1, noise=1.0, within={1: None, 2: 6, 5: 4}, time={2: 1.0, 5: 0.6}, chosen=CHOSEN
 )
 PLAIN = {"baseline": "plain", "noise": 1.0, "within": NEVER}
+SURE = "with 95% confidence for this one trained model."
 ANSWERS = [
     (
         {"layers_needed": NEEDED, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}},
         [
             "5 of 6 layers may suffice within 2 points: open.",
-            "  within 1 point   no layer",
-            "  within 2 points  5 of 6 layers    open, at most 3.1 points worse  84 % of the time",
-            "  within 5 points  4 of 6 layers    certified                       60 % of the time",
+            "  within 1 point   no layer on validation data",
+            "  within 2 points  5 of 6 layers                84 % of its time  open, at most 3.1 points worse",
+            "  within 5 points  4 of 6 layers                60 % of its time  certified",
             "Accuracy at γ = 1, held to the full depth of plain of seed 1. K was chosen on validation data and tested "
-            "on test data, with 95% confidence.",
+            "on test data, with 95% confidence for this one trained model.",
             "Last layer within 2 points of that: certified at γ = 0, open at γ = 1.",
         ],
     ),
@@ -290,14 +291,14 @@ ANSWERS = [
         [
             "The embedding alone is within 2 %: certified.",
             "  within 1 %  no layer",
-            *(f"  within {percent} %  the embedding alone    certified" for percent in (2, 5)),
-            "Rmse at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
+            *(f"  within {percent} %  the embedding alone  certified" for percent in (2, 5)),
+            f"Rmse at γ = 1, held to its own full depth. Tested on test data, {SURE}",
         ],
     ),
     *(  # a refuted K is not said to suffice
         (
             {"layers_needed": LayersNeeded(noise=1.0, within=NEVER, chosen=dict.fromkeys(NEVER, choice))},
-            [f"{words}.", *(f"  within {unit}  {name}    not enough" for unit in ("1 point ", "2 points", "5 points"))],
+            [f"{words}.", *(f"  within {unit}  {name}  not enough" for unit in ("1 point ", "2 points", "5 points"))],
         )
         for choice, words, name in (
             (Choice(layer=1, state="broken"), "1 of 6 layers do not suffice within 2 points", "1 of 6 layers"),
@@ -312,10 +313,9 @@ ANSWERS = [
         },
         [
             "By validation data 2 of 6 layers suffice within 2 points; here that is 2.5 points worse: open.",
-            *(
-                f"  within {unit}  2 of 6 layers    open, 2.5 points worse"
-                for unit in ("1 point ", "2 points", "5 points")
-            ),
+            "  within 1 point   2 of 6 layers  open, but 2.5 points worse",
+            "  within 2 points  2 of 6 layers  open, but 2.5 points worse",
+            "  within 5 points  2 of 6 layers  open, 2.5 points worse",
         ],
     ),
     *(  # the last layer, held to another model
@@ -340,18 +340,20 @@ ANSWERS = [
                 last=Choice(layer=6, state="open", worse=-0.5, at_most=0.7),
                 full=0.845,
                 steps=300,
+                learning_rate=0.001,
             ),
             **{"layer_metrics": {1.0: [0.5, 0.6, 0.7, 0.9, 0.84, 0.84, 0.85]}, "kept": {1.0: "proven"}},
-            **{"steps": 600, "samples": 200},
+            **{"steps": 600, "samples": 200, "settings": {"learning_rate": 0.001}},
         },
         [
             "4 of 6 layers may suffice within 2 points: open.",
             "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
-            "data, with 95% confidence.",
+            "data, with 95% confidence for this one trained model.",
             "Last layer within 2 points of that: certified at γ = 1.",
-            "It has 0.85, that full depth 0.845: 0.5 points better (at most 0.7 worse).",
+            "It has 0.85, that full depth 0.845: 0.5 points better, surely at most 0.7 worse.",
             "The last layer is not the best: layer 3 has 0.9, it 0.85.",
-            "That model was trained for 300 steps, this one for 600.",
+            "That model had 300 steps at the learning rate 0.001, this one 600 steps at the learning rate 0.001: try "
+            "both for both.",
             "About 800 such samples would certify K within 2 points, if no number changed.",
         ],
     ),
@@ -359,13 +361,25 @@ ANSWERS = [
         {"layers_needed": LayersNeeded(**PLAIN), "kept": {1.0: "broken"}},
         ["The last layer is not within 2 points of the full depth of plain."],
     ),
+    (  # a last layer that is not the best is said first, where layers are held to it
+        {
+            "layers_needed": LayersNeeded(noise=1.0, within={2: 0}),
+            "layer_metrics": {1.0: [0.77, 0.81, 0.84, 0.843, 0.84, 0.79, 0.757]},
+        },
+        [
+            "The last layer is not the best: layer 3 has 0.843, it 0.757. "
+            "The embedding alone is within 2 points: certified.",
+            "  within 2 points  the embedding alone  0.77  certified",
+            f"Accuracy at γ = 1, held to its own full depth. Tested on test data, {SURE}",
+        ],
+    ),
     (  # the last layer, held to itself, is certain and no answer
         {"layers_needed": LayersNeeded(noise=1.0, within={1: 6, 2: 6, 5: 4})},
         [
             "None of 6 layers can be left out within 2 points.",
-            "  within 1 point   6 of 6 layers    none can be left out",
-            "  within 2 points  6 of 6 layers    none can be left out",
-            "  within 5 points  4 of 6 layers    certified",
+            "  within 1 point   6 of 6 layers  none can be left out",
+            "  within 2 points  6 of 6 layers  none can be left out",
+            "  within 5 points  4 of 6 layers  certified",
         ],
     ),
     (
@@ -373,7 +387,7 @@ ANSWERS = [
         [
             "It is not certain how many layers suffice within 2 points.",
             *(f"  within {unit}  no layer" for unit in ("1 point ", "2 points", "5 points")),
-            "Accuracy at γ = 1, held to its own full depth. Tested on test data, with 95% confidence.",
+            f"Accuracy at γ = 1, held to its own full depth. Tested on test data, {SURE}",
             "Too few samples to certify anything: 3 groups, at least 12 are needed.",
         ],
     ),
@@ -385,9 +399,9 @@ ANSWERS = [
         },
         [
             "On validation data the last layer is not within 2 points of the full depth of plain.",
-            "  within 2 points  no layer",
+            "  within 2 points  no layer on validation data",
             "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
-            "data, with 95% confidence.",
+            "data, with 95% confidence for this one trained model.",
             "Last layer within 2 points of that: certified at γ = 1.",
             "The last layer may have learned nothing: always naming the commonest class has 0.5.",
         ],

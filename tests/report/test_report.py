@@ -176,8 +176,11 @@ def test_a_section_begins_with_the_layers_that_suffice(view, tmp_path: Path) -> 
     found = answer(group_of(plain, view("linear", **classifier() | other)))
     rows = {row.cells[0].text: [(cell.text, cell.note) for cell in row.cells[1:]] for row in found.tables[0].rows}
     assert found.headline == "Within 2 points: ERM: 3 of 7 layers, certified; Linear weights: 5 of 7 layers, open"
-    assert rows["ERM"] == [("no layer", ""), *[("3 of 7 layers", "certified, 0.583, 50 % of the time")] * 2]
-    assert rows["Linear weights"][1][1] == "open, at most 3.3 points worse; certified: layer 5, 0.643, 50 % of the time"
+    assert rows["ERM"] == [
+        ("no layer on validation data", ""),
+        *[("3 of 7 layers", "0.583, 50 % of its time; certified")] * 2,
+    ]
+    assert rows["Linear weights"][1][1] == "0.643, 50 % of its time; open, at most 3.3 points worse; certified: layer 5"
     words = " ".join(found.lines)
     assert "<b>ERM.</b> Accuracy at γ = 0.15, held to its own full depth" in words
     assert "held to the full depth of plain of seed 7" in words and "refuted at γ = 0.15" in words
@@ -360,10 +363,10 @@ def test_only_seeds_share_an_arm_and_labels_say_what_differs(view) -> None:
     entries = [{"settings": {"first_layer": layer, "form": form}} for layer, form in settings]
     runs = [view(**each, seed=seed) for seed, each in enumerate(entries)] + [view(**entries[0], alpha=[0.2])]
     assert {arm.label: [run.summary.seed for run in arm.runs] for arm in group_of(*runs).arms} == {
-        "Constrained, α = 0.1, first_layer 0, form ratio": [0, 1],
-        "Constrained, α = 0.1, first_layer 1, form ratio": [2],
-        "Constrained, α = 0.1, first_layer 1, form difference": [3],
-        "Constrained, α = 0.2, first_layer 0, form ratio": [0],
+        "Constrained, α = 0.1, first layer 0, form ratio": [0, 1],
+        "Constrained, α = 0.1, first layer 1, form ratio": [2],
+        "Constrained, α = 0.1, first layer 1, form difference": [3],
+        "Constrained, α = 0.2, first layer 0, form ratio": [0],
     }
     assert len(group_of(view(alpha=[0.3, 0.2, 0.1]), view(alpha=[0.3, 0.1, 0.1])).arms) == 2
 

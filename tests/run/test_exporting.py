@@ -99,7 +99,7 @@ def test_the_code_of_the_page_runs(language, classifier, working_directory, caps
     shutil.copytree(classifier, working_directory / "runs" / "imdb")
     shutil.copytree(classifier / "model", working_directory / "saved")
     exports = [line for line in commands(PAGE) if line.startswith("descend export ")]
-    assert len(exports) == 3
+    assert len(exports) == 4
     said(capsys, "evaluate", "runs/imdb", "--noise", "0,1")
     for line in exports:
         said(capsys, *words_of(line))
@@ -192,6 +192,10 @@ def test_auto_with_a_baseline_is_the_choice_of_evaluate_and_compare(classifier, 
         ["compare", classifier, better, "--out", tmp_path / "page"],
     ):
         assert answer in said(capsys, *words)[0]
+    out, _ = said(capsys, *auto, "--baseline", better, "--out", tmp_path / "warned")
+    assert "is not certified on test data; no layer is." in out
+    certified = ["export", classifier, "--layers", "certified", "--baseline", better, "--out", tmp_path / "certified"]
+    assert "test data certify no layer within 2 points of the full depth of better" in refused(capsys, *certified)
     assert known["samples"] == 12 and known["layer_metrics"] == {"1.0": known["metric"]}
     again = f"If it is a run on the same data, type: descend evaluate {better} --noise 1"
     for validation, refusal in (

@@ -24,7 +24,9 @@ def export(words: Sequence[str]) -> None:
         "RUN --layers K --out DIR [options]",
         {
             "run": dict(type=Path, help="folder of a trained run"),
-            "--layers": dict(required=True, metavar="K", help="a number; or auto, the smallest within --tolerance"),
+            "--layers": dict(
+                required=True, metavar="K", help="a number; auto, the smallest within --tolerance; or certified"
+            ),
             "--baseline": dict(
                 type=Path,
                 metavar="RUN",
@@ -40,12 +42,12 @@ def export(words: Sequence[str]) -> None:
         },
         talks=True,
     )
-    auto = options.layers == "auto"
+    auto = options.layers in ("auto", "certified")
     if not auto and not options.layers.isdecimal():
-        raise InputError(f"layers must be a whole number of at least 1, or auto; got {options.layers!r}.")
+        raise InputError(f"layers must be a whole number of at least 1, auto or certified; got {options.layers!r}.")
     if not auto and (options.tolerance, options.baseline) != (None, None):
         raise InputError(
-            "--tolerance and --baseline go with --layers auto; leave them out, or let it choose the layers."
+            "--tolerance and --baseline go with --layers auto or certified; leave them out, or let it choose layers."
         )
     check_run(options.run, options.model)
     from descend.results import KEPT_WITHIN
@@ -55,7 +57,7 @@ def export(words: Sequence[str]) -> None:
     check_export(options.run, None if auto else int(options.layers), options.out)
     if auto:
         tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
-        layers, lines = choose(options.run, tolerance, options.model, options.baseline)
+        layers, lines = choose(options.run, tolerance, options.model, options.baseline, how=options.layers)
         print("\n".join(lines), flush=True)
     else:
         layers = int(options.layers)

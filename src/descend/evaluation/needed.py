@@ -320,8 +320,8 @@ def layers_needed(
     held_to: dict[str, Any] = {}
     if baseline is not None:
         last = choice(len(ours.scores[0]) - 1, KEPT_WITHIN)
-        held_to = {"baseline": baseline.name, "seed": baseline.summary.seed, "steps": baseline.summary.steps}
-        held_to |= {"last": last, "full": trained.full_metric}
+        held_to = {name: getattr(baseline.summary, name) for name in ("seed", "steps", "learning_rate")}
+        held_to |= {"baseline": baseline.name, "last": last, "full": trained.full_metric}
     needed = LayersNeeded(
         **held_to,
         noise=noise,
@@ -382,4 +382,4 @@ def _rank(plain: Summary, seed: int) -> tuple[float, ...]:
 def _kind(run: Evaluated) -> tuple[object, ...]:
     """What a run has in common with its baseline: the data, and the model but for its depth."""
     summary = run.summary
-    return *run.data, summary.recipe, summary.model.rpartition("-")[0], summary.settings.get("model")
+    return *run.data, summary.recipe, summary.family, summary.settings.get("model")

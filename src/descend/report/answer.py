@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from math import isfinite
+from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
@@ -11,7 +12,7 @@ from descend.report.asked import Answer, bounds
 from descend.report.intervals import Jackknife
 from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
 from descend.report.tables import Cell, Row, Table, duration, number
-from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, tolerance_words
+from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, run_name, tolerance_words
 
 SAME_SIGMA = 1.02
 """Of two σ_x whose ratio is smaller, γ stands for the same noise."""
@@ -54,7 +55,8 @@ def _needed(group: Group) -> Table:
         for run in arm.runs:
             cells = [Cell(arm.label, f"seed {run.summary.seed}" if len(arm.runs) > 1 else "")]
             for each in run.summary.suffices():
-                cells.append(Cell(each.layers, ", ".join(filter(None, (each.certain, each.metric, each.time)))))
+                measured = ", ".join(filter(None, (each.metric, each.time)))
+                cells.append(Cell(each.layers, "; ".join(filter(None, (measured, each.certain)))))
             rows.append(Row(cells, arm.style))
     return Table(["Method", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN)], rows)
 
@@ -62,7 +64,9 @@ def _needed(group: Group) -> Table:
 def numbers(group: Group) -> tuple[Table, list[str]]:
     """The arms' measure at half and full depth, differences from plain training, and their means over noise."""
     measure, depth, arms, several = group.measure, group.depth, group.arms, len(group.noise_levels) > 1
-    baseline = next((arm for arm in arms if arm.summary.method == "erm"), None)
+    held_to = {run_name(Path(name)) for run in group.runs if (name := run.summary.layers_needed.baseline)}
+    plain = [arm for arm in arms if arm.summary.method == "erm"]
+    baseline = next((arm for arm in plain if any(run.name in held_to for run in arm.runs)), plain[0] if plain else None)
     known = {arm.label: _jackknife(group, arm.runs) for arm in arms}
 
     def at(arm: Arm, layer: int) -> Cell:
@@ -112,7 +116,7 @@ def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
     shared = {run.summary.seed for run in arm.runs} & {run.summary.seed for run in baseline.runs}
     alone = not shared and len(arm.runs) == len(baseline.runs) == 1
     ours, theirs = ([run for run in each.runs if alone or run.summary.seed in shared] for each in (arm, baseline))
-    found = _sums(group, [*ours, *theirs])
+    found = _sums(group, [*ours, *theirs], last=True)
     if found is None:
         return Cell("–")
     sums, sizes, root = found
@@ -125,14 +129,15 @@ def _jackknife(group: Group, runs: Sequence[RunView]) -> Jackknife | None:
     return None if found is None else Jackknife.of(*found)
 
 
-def _sums(group: Group, runs: Sequence[RunView]) -> tuple[np.ndarray, np.ndarray, bool] | None:
-    """The arguments of `Jackknife.of`; None if a run has no sums over groups, or the runs' groups or depths differ."""
+def _sums(group: Group, runs: Sequence[RunView], *, last: bool = False) -> tuple[np.ndarray, np.ndarray, bool] | None:
+    """The arguments of `Jackknife.of`, of all layers or the last; None where groups or depths differ or are unknown."""
     is_loss, rows, sizes = group.measure.entry == "layer_losses", [], []
     for run in runs:
         if run.groups is None or group.train_noise not in run.groups.layers.noise:
             return None
         layers = run.groups.layers
-        rows.append((layers.losses if is_loss else layers.scores)[layers.noise.index(group.train_noise)])
+        sums = (layers.losses if is_loss else layers.scores)[layers.noise.index(group.train_noise)]
+        rows.append(sums[-1:] if last else sums)
         sizes.append(layers.counts)
     if not rows or any((each, len(row)) != (sizes[0], len(rows[0])) for each, row in zip(sizes, rows, strict=True)):
         return None

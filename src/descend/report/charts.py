@@ -26,6 +26,9 @@ LOG_FROM = 30.0
 MOST_LABELS = 12
 """Most entries of a legend."""
 
+LONG_LABEL = 28
+"""A legend with a longer entry has one column."""
+
 _LOOK: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # and is not read as formulas
@@ -136,7 +139,8 @@ def chart(
         cell.set_xlabel(_safe(axes[0]))
         cell.set_ylabel(_safe(axes[1]))
         if cell.get_legend_handles_labels()[1]:
-            figure.legend(loc="outside upper left", ncols=2, fontsize=8.5)
+            long = max(len(each.name) for each in series) > LONG_LABEL
+            figure.legend(loc="outside upper left", ncols=1 if long else 2, fontsize=8.5)
         drawing = io.StringIO()
         figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return Chart(heading, words, _svg(drawing.getvalue(), heading), _numbers(axes[0], series))

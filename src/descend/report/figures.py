@@ -28,7 +28,7 @@ def quality(group: Group) -> Chart:
     better = "higher" if measure.higher else "lower"
     return chart(
         f"{measure.name} along the layers", words, (LAYER, f"{measure.name} ({better} is better)"), series,
-        log=None, layers=True, mark=(group.depth // 2, f"layer {group.depth // 2}") if group.depth > 2 else None,
+        log=None, layers=True, mark=(group.depth // 2, "half depth") if group.depth > 2 else None,
     )  # fmt: skip
 
 
@@ -165,7 +165,8 @@ def _rings(arm: Arm, places: Sequence[float]) -> list[Series]:
     for run in arm.runs:
         needed = run.summary.layers_needed
         choice, row = needed.choice(KEPT_WITHIN), run.summary.layer_metrics.get(run.summary.train_noise)
-        if choice and row and choice.layer < len(places):
+        misleads = needed.baseline is None and run.summary.better_layer is not None
+        if choice and row and choice.layer < len(places) and not misleads:
             x, y = [places[choice.layer]], [row[choice.layer]]
             rings.append(Series("", x, y, arm.style.light, "o", "", size=12, hollow=True))
     return rings

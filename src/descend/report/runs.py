@@ -95,7 +95,8 @@ class RunView:
         """The settings in which arms of one method may differ: all but the seed; α only if training used it."""
         steps = tuple(self.summary.alpha)
         alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if self.summary.asked else {}
-        return {"recipe": self.summary.recipe, **alpha, **self.summary.settings}
+        depth = {"layers": self.summary.depth, "depth": None, "keep_layers": None}  # by whichever name
+        return {"recipe": self.summary.recipe, **alpha, **self.summary.settings, **depth}
 
     @classmethod
     def read(cls, folder: Path) -> "RunView":
@@ -175,7 +176,7 @@ class Measure(NamedTuple):
 
 _COMPARED_BY = {
     "dataset": "data set",
-    "model": "model",
+    "family": "model",
     "train_noise": "training noise",
     "split": "split",
     "checkpoint": "checkpoint",
@@ -309,7 +310,9 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
 def _in_words(setting: str, value: Any) -> str:
     if setting == "α":
         return f"α = {format_alpha(value)}"
-    return str(value) if setting == "recipe" else f"{setting} {value}"
+    if setting == "layers":
+        return f"{value} layers"
+    return str(value) if setting == "recipe" else f"{setting.replace('_', ' ')} {value}"
 
 
 def format_alpha(alpha: Sequence[float] | None) -> str:

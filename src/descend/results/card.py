@@ -137,7 +137,7 @@ def _notes(trained: Trained) -> str:
     if trained.temperature == 1:
         return bounds + version
     divided = f"The head's last weights are divided by the temperature {trained.temperature:.4g}"
-    return f"{bounds}{version} {divided}, fitted to the evaluation data."
+    return f"{bounds}{version} {divided}, fitted to the validation data."
 
 
 def card(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, Self
 
-from pydantic import model_validator
+from pydantic import JsonValue, model_validator
 
 from descend.results.base import ByLevel, Number, Part
 
@@ -168,7 +168,7 @@ class Choice(Part):
         if not math.isfinite(at_most):
             return words
         end = f"at least {-at_most:.1f}" if at_most < 0 else f"at most {at_most:.1f}{' worse' * (worse <= 0)}"
-        return f"{words} ({end})"
+        return f"{words}, surely {end}"
 
 
 class Sufficient(NamedTuple):
@@ -178,15 +178,15 @@ class Sufficient(NamedTuple):
         within: The tolerance.
         layers: K of L.
         metric: That of layer K.
-        certain: What the evaluated data say of K.
         time: The time to K against that to the last layer.
+        certain: What the evaluated data say of K.
     """
 
     within: str
     layers: str
     metric: str
-    certain: str
     time: str
+    certain: str
 
 
 class LayersNeeded(Part):
@@ -204,6 +204,7 @@ class LayersNeeded(Part):
         last: The last layer and 2 percent; None without a baseline, as the rest.
         full: The baseline's metric at full depth.
         steps: Those of the baseline's training.
+        learning_rate: That of the baseline's training; None where its settings do not say it.
     """
 
     baseline: str | None = None
@@ -215,6 +216,7 @@ class LayersNeeded(Part):
     last: Choice | None = None
     full: Number | None = None
     steps: int | None = None
+    learning_rate: JsonValue = None
 
     def choice(self, percent: int) -> Choice | None:
         """K for a tolerance: the one chosen on validation data; without any the one certain on the evaluated data."""

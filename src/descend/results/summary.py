@@ -247,7 +247,9 @@ class Summary(Verdict, Provenance, File):
         if self._needs_all(choice):
             return f"None of {self.depth} layers can be left out within {within}"
         if choice.layer < self.depth:
-            return choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)
+            warns = self.better_layer is not None and self.layers_needed.baseline is None
+            better = f"{self._not_the_best()} " if warns else ""
+            return better + choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)
         verb = {"proven": "is", "open": "may be", "broken": "is not"}[choice.state]
         last = f"the last one {verb} within {within} of {self.full_depth}: {STATES[choice.state]}"
         return f"None of {self.depth} layers can be left out; {last}"
@@ -263,16 +265,16 @@ class Summary(Verdict, Provenance, File):
         for percent, certain in needed.within.items():
             within, choice = tolerance_words(percent, self.higher_is_better), needed.choice(percent)
             if choice is None:
-                rows.append(Sufficient(within, "no layer", "", "", ""))
+                rows.append(Sufficient(within, "no layer" + " on validation data" * bool(needed.chosen), "", "", ""))
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
             state = "none can be left out" if self._needs_all(choice) else choice.state_words
             if choice.state != "proven" and (worse := choice.worse_words(self.higher_is_better)):
-                state += f", {worse}"
+                state += f", {'but ' * (choice.worse > percent)}{worse}"
             if choice.state != "proven" and certain is not None and certain < self.depth:
                 state += f"; certified: layer {certain}"
-            time = "" if choice.time is None else f"{100 * choice.time:.0f} % of the time"
-            rows.append(Sufficient(within, layers, f"{metric[choice.layer]:.3g}" if metric else "", state, time))
+            time = "" if choice.time is None else f"{100 * choice.time:.0f} % of its time"
+            rows.append(Sufficient(within, layers, f"{metric[choice.layer]:.3g}" if metric else "", time, state))
         return rows
 
     def terms(self) -> list[str]:
@@ -280,7 +282,8 @@ class Summary(Verdict, Provenance, File):
         needed = self.layers_needed
         full = f"{self.metric} at γ = {needed.noise:g}, held to {self.full_depth}"
         how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
-        lines = [f"{full[0].upper()}{full[1:]}. {how} on {self.split} data, with {CONFIDENCE:.0%} confidence."]
+        alone = " for this one trained model" * (self.method != "plain")
+        lines = [f"{full[0].upper()}{full[1:]}. {how} on {self.split} data, with {CONFIDENCE:.0%} confidence{alone}."]
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
             lines.append(f"Last layer within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}.")
@@ -292,10 +295,12 @@ class Summary(Verdict, Provenance, File):
         if own is not None:
             within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
             lines.append(f"Held to its own last layer, layer {own} is within {within} on validation data.")
-        if metric and (best := self._better_layer(metric)) is not None:
-            lines.append(f"The last layer is not the best: layer {best} has {metric[best]:.3g}, it {metric[-1]:.3g}.")
-        if needed.steps and self.steps and needed.steps < self.steps:
-            lines.append(f"That model was trained for {needed.steps:,} steps, this one for {self.steps:,}.")
+        if self.better_layer is not None and (needed.baseline or needed.choice(KEPT_WITHIN) is None):
+            lines.append(self._not_the_best())
+        ours, theirs = ((each.steps, each.learning_rate) for each in (self, needed))
+        if ours != theirs and None not in (*ours, *theirs):
+            trained = "{:,} steps at the learning rate {}".format
+            lines.append(f"That model had {trained(*theirs)}, this one {trained(*ours)}: try both for both.")
         if self.samples and (times := self._more_samples()):
             enough = float(f"{times * self.samples:.2g}")
             within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
@@ -316,11 +321,29 @@ class Summary(Verdict, Provenance, File):
         if measured is None or needed.baseline is None or needed.chosen.get(KEPT_WITHIN, True) is not None:
             return None
         metric = measured.metric
+        if self._better(metric) is not None:
+            return None
         own = first_within(metric, metric[-1], KEPT_WITHIN, higher_is_better=self.higher_is_better)
         return own if own is not None and own < self.depth else None
 
-    def _better_layer(self, metric: Sequence[float]) -> int | None:
-        """The best layer, if the last one is not within 2 percent of it."""
+    @property
+    def learning_rate(self) -> JsonValue:
+        """That of the training; None where the settings do not say it."""
+        return self.settings.get("learning_rate")
+
+    @property
+    def better_layer(self) -> int | None:
+        """The best layer at the training noise, if the last one is not within 2 percent of it."""
+        metric = self.layer_metrics.get(self.layers_needed.noise, [])
+        return self._better(metric) if metric else None
+
+    def _not_the_best(self) -> str:
+        """That a layer is better than the last one."""
+        metric, best = self.layer_metrics[self.layers_needed.noise], self.better_layer
+        assert best is not None
+        return f"The last layer is not the best: layer {best} has {metric[best]:.3g}, it {metric[-1]:.3g}."
+
+    def _better(self, metric: Sequence[float]) -> int | None:
         best = (max if self.higher_is_better else min)(range(len(metric)), key=lambda layer: metric[layer])
         kept = first_within(metric[-1:], metric[best], KEPT_WITHIN, higher_is_better=self.higher_is_better)
         return best if kept is None else None
@@ -340,8 +363,9 @@ class Summary(Verdict, Provenance, File):
     def answer(self) -> str:
         """How many layers suffice, and whether the last one keeps the baseline's quality, in lines."""
         rows = self.suffices()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        columns = [column for column in zip(*rows, strict=True) if any(column)]
+        widths = [max(map(len, column)) for column in columns]
+        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True)]
         return "\n".join([f"{self.headline}.", *(f"  within {row}" for row in table), *self.terms()])
 
     @property
@@ -352,6 +376,11 @@ class Summary(Verdict, Provenance, File):
             return "its own full depth"
         seed = "" if needed.seed in (None, self.seed) else f" of seed {needed.seed}"
         return f"the full depth of {run_name(Path(needed.baseline))}{seed}"
+
+    @property
+    def family(self) -> str:
+        """The model but for its depth."""
+        return self.model.rpartition("-")[0]
 
     @property
     def of_script(self) -> bool:

@@ -46,11 +46,13 @@ from descend.run.loading import of_run
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
 
-AUTO = "auto"
-"""The value of ``--layers`` that chooses K on validation data."""
+AUTO, CERTIFIED = "auto", "certified"
+"""The values of ``--layers`` that choose K: on validation data, and the smallest that the evaluated data certify."""
 
 
-def choose(folder: Path, tolerance: float, model: str = "model", baseline: Path | None = None) -> tuple[int, list[str]]:
+def choose(
+    folder: Path, tolerance: float, model: str = "model", baseline: Path | None = None, *, how: str = AUTO
+) -> tuple[int, list[str]]:
     """The smallest K such that layer K and all deeper ones are within a tolerance of full depth.
 
     It is the K of ``descend evaluate``, or with a baseline that of ``descend compare``. Nothing is written.
@@ -60,9 +62,11 @@ def choose(folder: Path, tolerance: float, model: str = "model", baseline: Path 
         tolerance: One of `WITHIN`: percentage points of an accuracy, percent of an error.
         model: The run's model: ``model`` or ``best_feasible``.
         baseline: The evaluated run to whose full depth layers are held; None for that of the evaluation.
+        how: `AUTO` or `CERTIFIED`.
 
     Returns:
-        K, at least 1; and in words: the metric of each layer on validation data, and the evaluation's answer.
+        K, at least 1; and in words: the metric of each layer on validation data, the evaluation's answer, and whether
+        a K that was chosen on validation data is not certified.
 
     Raises:
         InputError: If the tolerance is another, the run or the baseline was not evaluated, or no layer is within the
@@ -91,18 +95,30 @@ def choose(folder: Path, tolerance: float, model: str = "model", baseline: Path 
         summary = held(run, plain.of(run.data))
         full = plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
         beside = f", {full:.{digits}f} in {baseline}"
-    choice = summary.layers_needed.chosen.get(int(tolerance))
-    if choice is None:
-        raise InputError(
+    certain, choice = summary.layers_needed.within[int(tolerance)], summary.layers_needed.chosen.get(int(tolerance))
+    refuse(
+        (
+            how == CERTIFIED and certain is None,
+            f"test data certify no layer within {within} of {summary.full_depth}. Evaluate on more, allow more by "
+            f"--tolerance, or take --layers {AUTO}, the choice of validation data.",
+        ),
+        (
+            how == AUTO and choice is None,
             f"no layer is within {within} of {summary.full_depth} on validation data: {summary.metric} "
             f"{measured.metric[-1]:.{digits}f} after the last one{beside}. Allow more by --tolerance, or name the "
-            "layers."
-        )
-    layer = max(choice.layer, 1)  # the embedding is no model
+            "layers.",
+        ),
+    )
+    found = certain if how == CERTIFIED or choice is None else choice.layer
+    layer = max(found or 0, 1)  # the embedding is no model
     rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
-    rows[layer] += f" <- chosen within {within}"
+    rows[layer] += f" <- {'certified' if how == CERTIFIED else 'chosen'} within {within}"
     title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
-    return layer, [title, *rows, summary.answer]
+    lines = [title, *rows, summary.answer]
+    if how == AUTO and choice and choice.state != "proven":
+        surely = "no layer is" if certain is None else f"layer {certain} is: --layers {CERTIFIED}"
+        lines.append(f"WARNING: that layer {layer} is within {within} is not certified on test data; {surely}.")
+    return layer, lines
 
 
 def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:
@@ -292,7 +308,7 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
         (not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."),
         (
             layers is not None and depth is not None and not 1 <= layers <= depth,
-            f"layers must be 1 to {depth}, the layers of {folder}, or {AUTO}; got {layers}.",
+            f"layers must be 1 to {depth}, the layers of {folder}, {AUTO} or {CERTIFIED}; got {layers}.",
         ),
     )
     refuse_full(out)

@@ -332,7 +332,8 @@ class _ShowProgress(ProgressCallback):
         """Evaluation shows its own progress."""
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
-        shown = {name: logs[name] for name in ("loss", "eval_loss", "eval_violation") if name in (logs or {})}
+        names = ("loss", "eval_loss", *(["eval_violation"] if args.method == "constrained" else []))
+        shown = {name: logs[name] for name in names if name in (logs or {})}
         if self.training_bar is not None and shown:
             values = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
             self.training_bar.set_postfix_str(values, refresh=False)
