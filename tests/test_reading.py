@@ -32,7 +32,7 @@ from descend.tasks.text import read_imdb, read_instructions, read_labelled, read
 from descend.tasks.video import Clip, find_clips
 from tests.support.cases import slow_but
 from tests.support.pages import fake_run
-from tests.support.sources import grow, image_folder, imdb, mnli, write_frames, write_video
+from tests.support.sources import encode, grow, image_folder, imdb, mnli, write_frames, write_video
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
@@ -244,11 +244,7 @@ def test_a_picture_that_claims_to_be_huge_takes_no_memory(tmp_path, side):
 
 def test_a_video_that_claims_to_be_huge_or_endless_takes_no_memory(tmp_path):
     file = tmp_path / "a.avi"
-    with av.open(str(file), "w") as container:
-        stream = container.add_stream("mjpeg", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
-        for picture in [av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")] * 3 + [None]:
-            container.mux(stream.encode(picture))
+    encode(file, (True, np.zeros((3, 48, 64, 3), np.uint8)), codec="mjpeg", pixels="yuvj420p")
     whole, clip = file.read_bytes(), Clip("huge", (file,))
     assert len(list(clip.frames())) == 3
     small, large = (b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", *sides) for sides in ((48, 64), (30_000, 30_000)))

@@ -16,14 +16,13 @@ from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.recipes import RECIPES
 from descend.results import read_config
-from tests.support.runs import said
+from tests.support.runs import RUN, put, said
 from tests.support.sources import clips, write_video
 
 # Three steps on a handful of windows, to test the command line.
 SHORT = ["--data", "generated", "--depth", "2", "--max-steps", "3", "--use-cpu"]
 BRIEF = ["video-ut", *SHORT, "--window", "2", "--stride", "40"]
 ERM = ["--method", "erm"]
-RUN = '{"recipe": "video-ut", "method": "erm", "seed": 0, "model": "UT-2", "settings": {"depth": 2}, "training": {}}'
 
 
 def test_recipes_are_listed_and_no_command_is_as_good_as_help(capsys):
@@ -55,9 +54,7 @@ def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, aga
 def test_the_demo_shows_a_fair_pair_and_makes_way_for_the_next(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("descend.cli.digits.SETTINGS", {"max_steps": 4, "use_cpu": True})
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
-    folders[0].mkdir(parents=True)  # an earlier demo's
-    (folders[0] / "config.json").write_text(RUN)
-    (tmp_path / "demo" / ".descend-demo").touch()
+    put(tmp_path / "demo", {"erm/config.json": RUN, ".descend-demo": ""})  # an earlier demo's
     videos = clips(tmp_path / "videos", frames=12)
     demo = ["demo", "--max-steps", "1", "--seed", "5", "--data", videos, "--out", tmp_path / "demo"]
     out, _ = said(capsys, *demo)

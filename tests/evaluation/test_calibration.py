@@ -7,13 +7,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
-from descend import DescentConfig, DescentProblem, DescentTrainer, GeometricTarget
+from descend import DescentProblem, GeometricTarget
 from descend.evaluation.calibration import TEMPERATURES, at_temperature, preferred, temperature
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredClassifier
 from descend.tasks.text import Classification
-from tests.support import networks
+from tests.support import networks, ranks
 
 
 def sure(scales: list[float], wrong: float = 0.3) -> LayerLosses:
@@ -82,11 +82,9 @@ def test_the_head_takes_up_a_temperature_and_no_decision_changes(family):
 
 def drop_in(folder, rows, seen, callbacks=(), **settings):
     """A trainer that is asked to calibrate, with ``rows`` to train on and ``seen`` to evaluate on."""
-    torch.manual_seed(0)
-    args = DescentConfig(str(folder), calibrate=True, **networks.QUIET | {"learning_rate": 1e-2} | settings)
-    return DescentTrainer(
-        networks.network("distilbert"), args, train_dataset=rows, eval_dataset=seen, callbacks=list(callbacks)
-    )
+    data = {"train_dataset": rows, "eval_dataset": seen, "callbacks": [*callbacks]}
+    given = {"model": networks.network("distilbert"), "task": None, **data}
+    return ranks.points(folder, given=given, calibrate=True, learning_rate=1e-2, **settings)
 
 
 class Stop(TrainerCallback):

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shutil
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +24,7 @@ from descend.reading import read_json
 from descend.results import TaskResults
 from descend.tasks.text import encode_prompt
 from tests.support.documented import ROOT
-from tests.support.runs import SMALL, refused, said, trained
+from tests.support.runs import SMALL, put, refused, said, trained
 
 TRAINING = f"{SMALL} --data generated --noise 0.5"
 WORDS = ["sun", "cat", "dog", "red", "tree", "moon", "fish", "bird", "house", "river"]
@@ -44,8 +43,9 @@ def plain(run):
     vocabulary = {word: place for place, word in enumerate(["<pad>", "<end>", "<unk>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(run.parent / "tokenizer")
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>", unk_token="<unk>"
+    ).save_pretrained(run.parent / "tokenizer")
     return trained(run.parent / "erm", "llm-sft", f"{TRAINING} --method erm", "--tokenizer", run.parent / "tokenizer")
 
 
@@ -53,9 +53,8 @@ def plain(run):
 def tasks(run):
     """YAML files of a multiple-choice, a generating and a rolling task."""
     folder, draw = run.parent / "tasks", random.Random(0)
-    folder.mkdir()
     rows = [{"words": draw.sample(WORDS, 4), "label": draw.randrange(4)} for _ in range(12)]
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    put(folder, {"rows.jsonl": "\n".join(map(json.dumps, rows))})
     kinds = {
         "choose": "output_type: multiple_choice\ndoc_to_choice: '{{words}}'\ndoc_to_target: '{{label}}'\n"
         "metric_list: [{metric: acc}, {metric: acc_norm}]\n",
@@ -204,14 +203,16 @@ def test_bad_input_is_one_line_before_a_model_is_loaded(run, tasks, tmp_path, ca
     # A folder with a few tasks, in place of lm-eval's with thousands.
     known = {"include_path": str(Path(tasks["choose"]).parent), "include_defaults": False}
     monkeypatch.setattr(loading, "TaskManager", lambda **kwargs: TaskManager(**known))
-    config, (video, unfinished) = read_json(run / "config.json"), (tmp_path / "video", tmp_path / "unfinished")
-    for folder, recipe in ((video, "video-ut"), (unfinished, "llm-sft")):
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(config | {"recipe": recipe}))
-    wrong, file, good = tmp_path / "wrong.yaml", tmp_path / "file", tasks["choose"]
-    wrong.write_text(Path(good).read_text().replace("{{words}}'\n", "{{absent.words}}'\n"))
-    file.touch()
-    twin = shutil.copy(good, tmp_path / "twin.yaml")
+    good, config = tasks["choose"], (run / "config.json").read_text()
+    given = {
+        "video/config.json": config.replace("llm-sft", "video-ut"),
+        "unfinished/config.json": config,
+        "wrong.yaml": Path(good).read_text().replace("{{words}}'\n", "{{absent.words}}'\n"),
+        "twin.yaml": Path(good).read_text(),
+        "file": "",
+    }
+    put(tmp_path, given)
+    video, unfinished, wrong, twin, file = (tmp_path / name.partition("/")[0] for name in given)
     for runs, names, flags, words in [
         ([run], "chose", [], "no task 'chose'.*choose"),
         ([run], str(tmp_path / "none.yaml"), [], "no .*none.yaml"),
@@ -248,15 +249,18 @@ METRIC = "metric_list: [{metric: acc}]\n"
 @pytest.fixture
 def code(tmp_path):
     """A folder with a module that leaves a mark when it is imported, a task of one row and files to include."""
-    (tmp_path / "rows.jsonl").write_text('{"words": "red"}\n')
-    (tmp_path / "helper.py").write_text(
+    helper = (
         f"open({str(tmp_path / 'ran')!r}, 'w')\ndef text(doc):\n    return doc['words']\n"
         "def metric(items):\n    return items\n"
     )
-    (tmp_path / "script").mkdir()
-    (tmp_path / "script" / "script.py").write_text((tmp_path / "helper.py").read_text())
-    (tmp_path / "inner").write_text("doc_to_text: !function helper.text\n")
-    (tmp_path / "middle.yml").write_text("include: inner\n")
+    files = {
+        "rows.jsonl": '{"words": "red"}\n',
+        "helper.py": helper,
+        "script/script.py": helper,
+        "inner": "doc_to_text: !function helper.text\n",
+        "middle.yml": "include: inner\n",
+    }
+    put(tmp_path, files)
     return tmp_path
 
 
@@ -288,8 +292,8 @@ def test_no_code_of_a_task_file_runs_unless_it_is_trusted(code, lines, words):
 
 def test_trusted_code_runs_and_a_plain_task_needs_no_trust(code, run, capsys):
     plain, coded = code / "plain.yaml", code / "coded.yaml"
-    plain.write_text(TASK.format(name="plain", rows=code / "rows.jsonl") + TEXT + METRIC)
-    coded.write_text(TASK.format(name="coded", rows=code / "rows.jsonl") + "include: middle.yml\n" + METRIC)
+    lines = {"plain": TEXT + METRIC, "coded": "include: middle.yml\n" + METRIC}
+    put(code, {f"{name}.yaml": TASK.format(name=name, rows=code / "rows.jsonl") + lines[name] for name in lines})
     for task, flags, status in ((plain, [], 0), (coded, [], 2), (coded, ["--trust-code"], 0)):
         assert not (code / "ran").exists()
         out = ["--out", str(code / f"{task.stem}.json")]

@@ -8,7 +8,7 @@ import torch
 from descend import DescentClassifier, GaussianNoise, InputError
 from descend.models import LayeredClassifier, encoders
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
-from tests.support.networks import OWN_ATTENTION, network
+from tests.support.networks import OWN_ATTENTION, change, network
 
 ALL = encoders.FAMILIES
 FAMILIES = [name for place, name in enumerate(ALL) if ALL[name] not in list(ALL.values())[:place]]
@@ -54,15 +54,6 @@ def batch(mask="padded"):
     return {"input_ids": tokens, "attention_mask": (torch.arange(9) < lengths[..., None]).long().expand(8, 9)}
 
 
-def rows_given_to_blocks(model):
-    """A list that grows by one number at every call of a block: the rows it was really given."""
-    given = []
-    for block in model.library.base_model.get_submodule(model.family.blocks):
-        # Some blocks return a tuple that starts with the hidden states.
-        block.register_forward_hook(lambda module, args, out: given.append(len(out[0] if type(out) is tuple else out)))
-    return given
-
-
 MASKS = ("padded", "full", "none", "broadcast")
 CASES = [
     *(
@@ -84,7 +75,10 @@ def test_rows_leave_with_their_layers_logits_and_are_computed_no_more(family, at
     """And where no row leaves early the logits are the model's own, bit for bit."""
     model, inputs = lively(family, attention, **settings), batch(mask)
     full, own = torch.stack(list(model.predictions(inputs))), model(**inputs).logits
-    given = rows_given_to_blocks(model)
+    given = []  # the rows of every call of a block
+    for block in model.library.base_model.get_submodule(model.family.blocks):
+        # Some blocks return a tuple that starts with the hidden states.
+        block.register_forward_hook(lambda module, args, out: given.append(len(out[0] if type(out) is tuple else out)))
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
 
@@ -202,12 +196,6 @@ def test_wrong_texts_and_settings_are_refused(texts, settings, message, classifi
         classifier("distilbert").predict(texts, **settings)
 
 
-def without_padding(folder, model):
-    unpadded = learn_tokenizer(TEXTS)
-    unpadded.pad_token = None
-    unpadded.save_pretrained(folder)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -220,7 +208,7 @@ def without_padding(folder, model):
             lambda folder, model: learn_tokenizer([" ".join(map(str, range(5000)))]).save_pretrained(folder),
             r"tokenizer has 5004 words, the model's word embedding \d+\.",
         ),
-        (without_padding, "tokenizer.*padding"),
+        (lambda folder, model: change(folder, "tokenizer_config.json", pad_token=None), "tokenizer.*padding"),
     ],
 )
 def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokenizer, tmp_path, damage, message):

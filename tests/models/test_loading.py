@@ -10,7 +10,7 @@ from descend import DescentClassifier, InputError
 from descend.models import MOST_LAYERS, refuse_unsafe
 from descend.recipes import RECIPES
 from descend.tasks.text import load_tokenizer
-from tests.support import ranks
+from tests.support import ranks, runs
 from tests.support.networks import change
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad"]
@@ -102,9 +102,8 @@ def test_a_config_that_asks_for_more_than_there_is_is_refused(folder, entries, m
 
 
 def test_adapters_are_held_to_the_same(folder, tmp_path):
-    (tmp_path / "lora").mkdir()
-    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
-    (tmp_path / "lora" / "adapter_model.bin").write_bytes(b"")
+    known = json.dumps({"base_model_name_or_path": str(folder)})
+    runs.put(tmp_path / "lora", {"adapter_config.json": known, "adapter_model.bin": ""})
     with pytest.raises(InputError, match=r"adapter_model\.bin.*safetensors"):
         refuse_unsafe(tmp_path / "lora")
     (tmp_path / "lora" / "adapter_model.bin").rename(tmp_path / "lora" / "adapter_model.safetensors")

@@ -11,6 +11,7 @@ from descend.report import write_completions, write_page
 from descend.results.ownership import written_by_descend
 from tests.support.browser import HOSTILE, Visit
 from tests.support.pages import NOISE, classifier, fake_run
+from tests.support.runs import put
 
 TITLE = 'UT-7 <script>alert("x")</script> & <b>friends</b>'
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -126,9 +127,7 @@ def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> N
         for hostile in HOSTILE
     ]
     paths = [tmp_path / folder / "a.json" for folder in ("erm", "constrained")]
-    for path in paths:
-        path.parent.mkdir()
-        path.write_text(json.dumps(rows))
+    put(tmp_path, dict.fromkeys(("erm/a.json", "constrained/a.json"), json.dumps(rows)))
     page = write_completions(paths, tmp_path / "page.html")
     assert written_by_descend(page)
     with Visit(browser, page, ready="table") as visit:

@@ -15,8 +15,6 @@ from tests.support.networks import PIXELS, causal, image_network, network
 from tests.support.runs import SAVED, SMALL, train, trained
 from tests.support.texts import review_folder
 
-FAMILIES = ("distilbert", "bert", "roberta", "modernbert", "deberta-v2", "llama")
-
 
 @pytest.fixture(scope="session")
 def reviews(tmp_path_factory) -> Path:
@@ -37,7 +35,7 @@ def models(tmp_path_factory) -> Path:
     tokenizer.eos_token = tokenizer.sep_token
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 40, "pad_token_id": 0}
     made = {"causal": causal("llama", vocab_size=len(tokenizer))}
-    for family in FAMILIES:
+    for family in ("distilbert", "bert", "roberta", "modernbert", "deberta-v2", "llama"):
         made[family] = own = network(family, labels=2, **sizes)
         own.config.id2label, own.config.label2id = {0: "neg", 1: "pos"}, {"neg": 0, "pos": 1}
         made[f"{family}-bare"] = own.base_model

@@ -15,7 +15,7 @@ from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.results import read_summary
 from tests.support import own
 from tests.support.documented import ROOT, commands, python_blocks, words_of
-from tests.support.networks import causal, network
+from tests.support.networks import network, unsampled
 from tests.support.runs import SMALL, refused, said, trained
 
 PAGE = ROOT / "docs" / "guides" / "export.md"
@@ -121,12 +121,6 @@ def test_a_model_of_a_script_is_exported_with_its_adapters_and_stays_whole(tmp_p
         torch.testing.assert_close(model(**inputs).logits, exits[3])
     assert cut.config.n_layers == 2 and cut.config.descend == {"exported_layers": 2, "of_layers": 3}
     assert "first 2 of 3 layers of a " in (tmp_path / "two" / "README.md").read_text()
-
-
-def unsampled():
-    model = causal()
-    model.generation_config.temperature, model.generation_config.do_sample = 0.9, False
-    return model
 
 
 @pytest.mark.parametrize(

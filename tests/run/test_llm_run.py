@@ -18,10 +18,13 @@ from tests.support.runs import SMALL, UNSAVED, refused, said, trained
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
     file = tmp_path_factory.mktemp("prompts") / "eval.json"
-    rows = [{"instruction": "say these words again", "input": f"red {word}", "dataset": "d"} for word in ("sun", "cat")]
-    rows += [{"instruction": "say the first of these words : one two"}] * 3
-    rows.insert(1, {"instruction": "red " * 600, "dataset": "long"})
-    rows.append({"instruction": "<script>alert(1)</script>"})
+    rows = [
+        {"instruction": "say these words again", "input": "red sun", "dataset": "d"},
+        {"instruction": "red " * 600, "dataset": "long"},
+        {"instruction": "say these words again", "input": "red cat", "dataset": "d"},
+        *[{"instruction": "say the first of these words : one two"}] * 3,
+        {"instruction": "<script>alert(1)</script>"},
+    ]
     file.write_text(json.dumps(rows))
     return file
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import TINY, refused
+from tests.support.runs import RUN, TINY, put, refused
 from tests.support.sources import image_folder, write_frames, write_video
 
 TRAINED = [
@@ -338,8 +338,6 @@ OTHERS = [
 ]
 
 
-MOODS = ("joy", "calm", "fear")
-RUN = '{"recipe": "video-ut", "method": "erm", "seed": 0, "model": "UT-2", "settings": {"depth": 2}, "training": {}}'
 FILES = {
     "FILE": "a file",
     "TEXT/config.json": RUN.replace("video-ut", "text-ut"),
@@ -371,7 +369,9 @@ FILES = {
     "t5/config.json": '{"model_type": "t5"}',
     "mpnet/config.json": '{"model_type": "mpnet"}',
     "words/vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(900))]),
-    "moods.csv": "\n".join(["text,label", *(f"{place} {mood},{mood}" for place in range(20) for mood in MOODS)]),
+    "moods.csv": "\n".join(
+        ["text,label", *(f"{place} {mood},{mood}" for place in range(20) for mood in ("joy", "calm", "fear"))]
+    ),
 }
 
 
@@ -387,9 +387,7 @@ def there(finished, models, reviews, tmp_path_factory) -> Iterator[dict[Path, in
             "unfinished/config.json": json.dumps(config),
             "other/summary.json": Path("RUN/summary.json").read_text(),
         }
-        for name, text in (FILES | copied).items():
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
-            Path(name).write_text(text)
+        put(Path(), FILES | copied)
         for suffix in ("avi", "mp4"):
             write_video(Path(f"clips/a.{suffix}"), 2)
         image_folder(Path("FARM"), classes=("cows", "dogs"))

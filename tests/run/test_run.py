@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -183,10 +184,12 @@ def test_a_resumed_run_ends_in_the_same_bits_and_is_evaluated_and_exported(recip
 
 
 FEASIBLE = "--alpha 0.05 --first-layer 0 --depth 1 --eval-steps 1"
-ACCUMULATED = "--gradient-accumulation-steps 2 --slack explicit --dual-every 3 --cap 1.0 --no-stop-gradient"
 
 
-@pytest.mark.parametrize("settings", [FEASIBLE, ACCUMULATED])
+@pytest.mark.parametrize(
+    "settings",
+    [FEASIBLE, "--gradient-accumulation-steps 2 --slack explicit --dual-every 3 --cap 1.0 --no-stop-gradient"],
+)
 def test_an_interrupted_run_goes_on_bit_equal(tmp_path, settings, monkeypatch, capsys):
     flags = settings.split()
     assert train(tmp_path / "whole" / "run", *flags) == 0
@@ -334,49 +337,53 @@ def test_a_run_is_judged_on_a_machine_that_could_not_train_it(finished, out):
 
 # --- folders that can't be evaluated
 
-CUT, LACKS = "cut", "lacks a tensor"
 UNUSABLE = "config.json holds settings that this version of descend can't use: "
 AGAIN = "Train the run again."
 
 
+def without_a_tensor(file: Path) -> None:
+    weights = load_file(file)
+    del weights["feedforward"]
+    save_file(weights, file, metadata={"format": "pt"})
+
+
 @pytest.mark.parametrize(
-    ("file", "change", "fault"),
+    ("file", "harm", "fault"),
     [
-        ("config.json", {"settings": {"tied": 1}}, f"{UNUSABLE}tied must be True or False; got 1. {AGAIN}"),
-        ("config.json", {"settings": {"window": True}}, f"{UNUSABLE}window must be a whole number; got True. {AGAIN}"),
-        ("config.json", {"settings": {"l1": None}}, "unexpected keyword argument 'l1'"),
-        ("config.json", {"training": {"stop_gradient": 0}}, "stop_gradient must be True or False; got 0"),
-        ("config.json", {"training": {"seed": "1"}}, "seed must be a number; got the text '1'"),
-        ("config.json", {"settings": {"depth": 5}}, "model has 2 layers, but "),
         *(
-            ("config.json", change, "config.json")
-            for change in ("[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON")
+            ("config.json", partial(edit, **parts), fault)
+            for parts, fault in (
+                ({"settings": {"tied": 1}}, f"{UNUSABLE}tied must be True or False; got 1. {AGAIN}"),
+                ({"settings": {"window": True}}, f"{UNUSABLE}window must be a whole number; got True. {AGAIN}"),
+                ({"settings": {"l1": None}}, "unexpected keyword argument 'l1'"),
+                ({"training": {"stop_gradient": 0}}, "stop_gradient must be True or False; got 0"),
+                ({"training": {"seed": "1"}}, "seed must be a number; got the text '1'"),
+                ({"settings": {"depth": 5}}, "model has 2 layers, but "),
+            )
         ),
         *(
-            (file, change, fault)
+            ("config.json", partial(Path.write_text, data=text), "config.json")
+            for text in ("[]", "{}", '{"recipe": "video-utt", "settings": {}}', "not JSON")
+        ),
+        *(
+            (file, harm, fault)
             for file, fault in (
                 ("model/model.safetensors", "can't load a model from "),
                 ("dual.safetensors", "dual.safetensors can't be loaded: "),
             )
-            for change in (CUT, "", "not tensors, but something else of some length", None)
+            for harm in (
+                lambda path: path.write_bytes(path.read_bytes()[:-100]),
+                partial(Path.write_text, data=""),
+                partial(Path.write_text, data="not tensors, but something else of some length"),
+                Path.unlink,
+            )
         ),
-        ("model/model.safetensors", LACKS, "model lacks weights of a UT: feedforward. Copy the model again"),
-        ("model", None, "--resume"),
+        ("model/model.safetensors", without_a_tensor, "model lacks weights of a UT: feedforward. Copy the model again"),
+        ("model", shutil.rmtree, "--resume"),
     ],
 )
-def test_a_damaged_run_is_one_clear_line_and_its_results_stay(finished, out, capsys, file, change, fault):
-    if change is None:
-        (out / file).rename(out.parent / "gone")
-    elif change == CUT:
-        (out / file).write_bytes((out / file).read_bytes()[:-100])
-    elif change == LACKS:
-        weights = load_file(out / file)
-        del weights["feedforward"]
-        save_file(weights, out / file, metadata={"format": "pt"})
-    elif isinstance(change, dict):
-        edit(out / file, **change)
-    else:
-        (out / file).write_text(change)
+def test_a_damaged_run_is_one_clear_line_and_its_results_stay(finished, out, capsys, file, harm, fault):
+    harm(out / file)
     line = refused(capsys, "evaluate", out, "--noise", "0.8")
     assert fault in line and (not fault.endswith("loaded: ") or line.endswith(AGAIN))
     assert (out / "summary.json").read_text() == (finished / "summary.json").read_text()

@@ -12,8 +12,11 @@ from tests.support import networks, ranks
 
 ROWS = [{"input_ids": [5 + place % 3] * 7, "labels": place % 3 if place > 3 else 0} for place in range(24)]
 PROBLEM = {"alpha": 0.001, "cap": 9.0, "first_layer": 1}
-SETTINGS = PROBLEM | {"dual_warmup_steps": 0.0, "calibrate": True, "seed": 3, "learning_rate": 5e-3, "max_steps": 20}
-SETTINGS |= {"save_strategy": "steps", "save_steps": 20, "eval_strategy": "steps", "eval_steps": 20}
+SETTINGS = {
+    **PROBLEM,
+    **{"dual_warmup_steps": 0.0, "calibrate": True, "seed": 3, "learning_rate": 5e-3, "max_steps": 20},
+    **{"save_strategy": "steps", "save_steps": 20, "eval_strategy": "steps", "eval_steps": 20},
+}
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ from pathlib import Path
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
-# Milliseconds; generous, because the machine may be busy.
-PATIENCE = 120_000
 # Strings that a page must show as text.
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -25,7 +23,7 @@ class Visit:
     def __init__(self, browser: Browser, file: Path, ready: str = "html[data-ready]", **context):
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE)
+        self.page.set_default_timeout(120_000)  # milliseconds; generous, because the machine may be busy
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))

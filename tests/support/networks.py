@@ -139,6 +139,13 @@ def causal(family: str = "llama", attention: str = "sdpa", **settings: object) -
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 
 
+def unsampled() -> PreTrainedModel:
+    """A language model as some are published: with a temperature, and without sampling."""
+    model = causal()
+    model.generation_config.temperature, model.generation_config.do_sample = 0.9, False
+    return model
+
+
 def change(folder: Path, name: str = "config.json", **entries: object) -> None:
     """Change entries of a JSON file of a saved model."""
     content = json.loads((folder / name).read_text())

@@ -19,6 +19,8 @@ UNSAVED = "--use-cpu --eval-strategy no --save-strategy no --no-load-best-model-
 SAVED = """--max-steps 4 --eval-strategy steps --eval-steps 2 --save-strategy steps --save-steps 2 --use-cpu
     --logging-steps 1 --dual-warmup-steps 0"""
 SMALL = f"--depth 3 --hidden-size 32 --heads 2 --max-length 60 --max-steps 12 {UNSAVED}"
+# The config.json of a run that nobody carried out.
+RUN = '{"recipe": "video-ut", "method": "erm", "seed": 0, "model": "UT-2", "settings": {"depth": 2}, "training": {}}'
 TINY = ["video-ut", "--data", "generated", *SETTINGS.split()]
 
 
@@ -33,6 +35,13 @@ def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
     """The one line with which a command is refused."""
     (line,) = said(capsys, *words, status=2)[1].splitlines()
     return line
+
+
+def put(folder: Path, files: dict[str, str]) -> None:
+    """Write files into a folder, whose names may lead through others."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
 
 
 def train(out: Path, *flags: str, steps: int = 8, every: int = 3) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import av
@@ -11,19 +12,36 @@ from PIL import Image
 ROWS = [("it is a dog .", 'an animal, "so', "entailment"), ("it runs", "it's red", "neutral"), ("a", "b", "-")]
 
 
+def encode(
+    file: Path,
+    *streams: tuple[bool, Sequence[np.ndarray]],
+    step: int = 1,
+    codec: str = "mpeg4",
+    pixels: str = "yuv420p",
+    **options: str,
+) -> Path:
+    """A video of streams, each with whether it is the default and its pictures in RGB, one every ``step`` ticks."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(file), "w", options=options) as container:
+        made = [container.add_stream(codec, rate=25) for _ in streams]
+        for stream, (default, pictures) in zip(made, streams, strict=True):
+            stream.height, stream.width, stream.pix_fmt = *pictures[0].shape[:2], pixels
+            stream.disposition = av.stream.Disposition.default if default else av.stream.Disposition(0)
+        for stream, (_, pictures) in zip(made, streams, strict=True):
+            for place, picture in enumerate(pictures):
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                frame.pts = place * step
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+    return file
+
+
 def write_video(file: Path, frames: int = 12, *, size: tuple[int, int] = (64, 48), **options: str) -> Path:
     """A video whose frame k is grey of level 20·k (mod 256) above textured rows that don't compress away."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    with av.open(str(file), "w", options=options) as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-        for k in range(frames):
-            picture = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            picture[: size[1] // 2] = 20 * k % 256
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode(None))
-    return file
+    pictures = np.random.default_rng(0).integers(0, 256, (frames, size[1], size[0], 3), np.uint8)
+    for k, picture in enumerate(pictures):
+        picture[: size[1] // 2] = 20 * k % 256
+    return encode(file, (True, pictures), **options)
 
 
 def box(kind: bytes, content: bytes) -> bytes:

@@ -14,8 +14,6 @@ from descend.tasks.text.language import IGNORED
 from descend.tasks.video import VideoDenoising
 from tests.support.networks import causal, network
 
-PROVENANCE = Provenance(recipe="none", method="constrained", seed=0, model="none")
-
 
 def batches(batch_size: int = 16, collate: Any = None) -> Batches:
     return Batches(batch_size, collate=collate)
@@ -40,7 +38,7 @@ def subject(
         problem or DescentProblem(model.depth, 0.1),
         noise or GaussianNoise(0.0, 1.0),
         levels,
-        PROVENANCE,
+        Provenance(recipe="none", method="constrained", seed=0, model="none"),
         batches=batches(**batching),
     )
 

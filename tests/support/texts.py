@@ -2,27 +2,18 @@
 
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-
-from descend.tasks.text import generate_reviews
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]"]
+from descend.tasks.text import generate_reviews, learn_tokenizer
 
 
 def review_tokenizer():
     """A tokenizer whose words are those of the generated reviews."""
-    words = sorted({word for row in generate_reviews(200, 0) for word in row["text"].split()})
-    vocabulary = {word: place for place, word in enumerate([*SPECIAL, *words])}
-    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]")
+    return learn_tokenizer(row["text"] for row in generate_reviews(200, 0))
 
 
 def samples(tokenizer, count, seed):
     """Generated reviews in tokens, with labels."""
     return [
-        {**tokenizer("[CLS] " + row["text"], return_token_type_ids=False), "labels": row["label"]}
+        {**tokenizer(row["text"], return_token_type_ids=False), "labels": row["label"]}
         for row in generate_reviews(count, seed)
     ]
 

@@ -3,7 +3,6 @@
 import io
 import shutil
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 
 import av
@@ -13,7 +12,7 @@ from PIL import Image
 
 from descend.errors import InputError
 from descend.tasks.video import SIZE, Clip, find_clips, has_sides
-from tests.support.sources import add_box, box, grow, trim, write_frames, write_video
+from tests.support.sources import add_box, box, encode, grow, trim, write_frames, write_video
 
 
 def cut(file: Path, share: float) -> None:
@@ -23,22 +22,6 @@ def cut(file: Path, share: float) -> None:
 
 def decoded(file: Clip | Path) -> np.ndarray:
     return np.stack(list((file if isinstance(file, Clip) else Clip("", (file,))).frames()))
-
-
-def encode(file: Path, *streams: tuple[bool, Sequence[np.ndarray]], step: int = 1) -> Path:
-    """A video of streams, each with whether it is the default and its pictures in RGB, one every ``step`` ticks."""
-    with av.open(str(file), "w") as container:
-        made = [container.add_stream("mpeg4", rate=25) for _ in streams]
-        for stream, (default, pictures) in zip(made, streams, strict=True):
-            stream.height, stream.width, stream.pix_fmt = *pictures[0].shape[:2], "yuv420p"
-            stream.disposition = av.stream.Disposition.default if default else av.stream.Disposition(0)
-        for stream, (_, pictures) in zip(made, streams, strict=True):
-            for place, picture in enumerate(pictures):
-                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-                frame.pts = place * step
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode(None))
-    return file
 
 
 def plain(*levels: float | tuple[int, int, int]) -> list[np.ndarray]:

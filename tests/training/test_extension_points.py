@@ -37,6 +37,7 @@ from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import samples
 from tests.support.ranks import fitted, points
+from tests.support.runs import put
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "trainer.md"
 
@@ -307,9 +308,7 @@ def put_start(folder, model, tokenizer, data):
     """What a script is started from: a saved model in ``start``, and files of lines in ``data``."""
     model.save_pretrained(folder / "start")
     tokenizer.save_pretrained(folder / "start")
-    (folder / "data").mkdir()
-    for name, lines in data.items():
-        (folder / "data" / name).write_text("\n".join(lines) + "\n")
+    put(folder / "data", {name: "\n".join(lines) + "\n" for name, lines in data.items()})
 
 
 def test_the_examples_differ_in_the_trainer_alone():
@@ -365,10 +364,6 @@ def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
 # --- predictions and metrics
 
 
-PADDED = Dataset.from_list([{"input_ids": list(range(5, 8 + place))} for place in range(6)])
-"""Texts of 3 to 8 tokens."""
-
-
 @pytest.mark.parametrize(
     ("made", "args", "given"),
     [
@@ -381,7 +376,11 @@ PADDED = Dataset.from_list([{"input_ids": list(range(5, 8 + place))} for place i
             {"preprocess_logits_for_metrics": lambda logits, labels: (logits.argmax(-1), logits.logsumexp(-1))},
         ),
         (language, {"eval_do_concat_batches": False}, {}),
-        (language, {"per_device_eval_batch_size": 2}, {"eval_dataset": PADDED}),
+        (  # texts of 3 to 8 tokens
+            language,
+            {"per_device_eval_batch_size": 2},
+            {"eval_dataset": Dataset.from_list([{"input_ids": list(range(5, 8 + place))} for place in range(6)])},
+        ),
     ],
     ids=["classifier", "predict", "argmax", "tuple", "left apart", "padded"],
 )

@@ -22,7 +22,8 @@ from descend.results import locked
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, seal
 from tests.support import own, ranks
-from tests.support.runs import TINY, assert_same, assert_same_end, refused, rows, run_state, stop_after, train
+from tests.support.networks import change
+from tests.support.runs import TINY, assert_same, assert_same_end, put, refused, rows, run_state, stop_after, train
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": ""}
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -142,16 +143,15 @@ def pickled(checkpoint: Path, name: str = "optimizer.pt") -> None:
     torch.save(Boom(), checkpoint / name)
 
 
-def of_two_processes(checkpoint: Path) -> None:
-    (checkpoint / "descent_0.json").write_text(json.dumps(run_state(checkpoint) | {"processes": 2}))
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (pickled, "holds a pickle that is more than tensors; it is not loaded."),
         (partial(pickled, name="rng_state.pth"), "holds a pickle that is more than tensors; it is not loaded."),
-        (of_two_processes, "is that of 2 processes, each with noise and losses of its own; go on with as many. Got 1."),
+        (
+            partial(change, name="descent_0.json", processes=2),
+            "is that of 2 processes, each with noise and losses of its own; go on with as many. Got 1.",
+        ),
     ],
 )
 def test_a_run_does_not_go_on_from_what_is_spoilt_though_a_manifest_vouches_for_it(
@@ -370,12 +370,6 @@ def test_multipliers_that_are_no_numbers_end_the_run_in_words(tmp_path, capsys):
 # --- files of somebody else: each stays as it was, and a refusal says why
 
 trainer = partial(ranks.points, save_strategy="steps", save_steps=2)
-
-
-def put(folder: Path, files: dict[str, str]) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
 
 
 def whole(folder: Path) -> dict[str, bytes]:

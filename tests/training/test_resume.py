@@ -71,14 +71,13 @@ of_points = partial(
 
 def ended(trainer):
     """The model, multipliers and slack; and the logs of layers and tokens: Transformers' mean loss starts anew."""
-    trained = nn.utils.parameters_to_vector(trainer.objective.parameters())
     logs = {
         (row["step"], name, value)
         for row in trainer.state.log_history
         for name, value in row.items()
         if "/" in name or "token" in name
     }
-    return torch.cat([trained.detach(), trainer.dual.multipliers, trainer.dual.slack]), logs
+    return torch.cat([ranks.weights(trainer), trainer.dual.multipliers, trainer.dual.slack]), logs
 
 
 MATRIX = {

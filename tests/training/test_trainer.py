@@ -3,7 +3,6 @@
 The steps themselves are compared with a loop by hand in `test_preset`.
 """
 
-import json
 import math
 import random
 import re
@@ -19,20 +18,17 @@ from torch.utils.data import Subset
 from transformers import TrainerCallback, set_seed
 
 from descend import UT, DescentTrainer, InputError, NonFiniteLossError, evaluate
+from descend.results import read_records
 from tests.support import own, ranks
 from tests.support.ranks import denoiser, fitted, scenes, weights
-
-
-def rows(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
 def series(folder, metric, split="train") -> torch.Tensor:
     """A metric by step and layer."""
     found: dict[int, list[float]] = {}
-    for row in rows(folder):
-        if (row["metric"], row["split"]) == (metric, split):
-            found.setdefault(row["step"], []).append(row["value"])
+    for row in read_records(folder / "records.jsonl"):
+        if (row.metric, row.split) == (metric, split):
+            found.setdefault(row.step, []).append(row.value)
     return torch.tensor(list(found.values()), dtype=torch.float64)
 
 
@@ -296,7 +292,8 @@ def test_logs_name_every_layer_and_every_key_is_on_the_page(logged):
 
 
 def test_records_have_each_row_once(logged):
-    counts = Counter((row["step"], row["split"], row["layer"], row["metric"]) for row in rows(logged[1]))
+    written = read_records(logged[1] / "records.jsonl")
+    counts = Counter((row.step, row.split, row.layer, row.metric) for row in written)
     assert set(counts.values()) == {1}
     measured = {(step, metric) for step, split, _, metric in counts if split == "validation"}
     assert measured == {(step, metric) for step in (2, 4) for metric in ("loss", "rmse")}
@@ -345,7 +342,7 @@ def test_a_new_training_in_a_folder_deletes_the_results_of_the_one_before(tmp_pa
     (tmp_path / "best_feasible").mkdir(exist_ok=True)
     denoiser(tmp_path, **settings).train()
     assert not any((tmp_path / name).exists() for name in (*names, "best_feasible"))
-    found = Counter((row["step"], row["metric"], row["layer"]) for row in rows(tmp_path))
+    found = Counter((row.step, row.metric, row.layer) for row in read_records(tmp_path / "records.jsonl"))
     assert set(found.values()) == {1}, "its records start anew"
 
 
