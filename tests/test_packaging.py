@@ -1,20 +1,22 @@
 """What is imported when, and what an installation without the extras can do."""
 
+import json
 import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from descend.extras import EXTRAS, required
 from descend.recipes import RECIPES
 from tests.support.documented import ROOT
-from tests.support.forking import Forking
+from tests.support.runs import put
 from tests.support.sources import clips
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -35,6 +37,58 @@ sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.me
 """
 
 
+# Code in a process of its own need not wait for imports: it is forked from one that has made them.
+# Each line of its input is the code, the folder it runs in, and the files of what it prints.
+_SERVER = """
+import gc, importlib, json, os, signal, sys, traceback
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+gc.freeze()
+for line in sys.stdin:
+    code, folder, *files = json.loads(line)
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+os.chdir(folder)
+for number, place in enumerate([os.devnull, *files]):
+    os.dup2(os.open(place, os.O_RDWR | os.O_CREAT), number)
+sys.argv[:] = ["-c"]
+signal.alarm(300)  # it may not hang
+status = 0
+try:
+    exec(code, {"__name__": "__main__"})
+except SystemExit as end:
+    status = end.code or 0
+except BaseException:
+    traceback.print_exc()
+    status = 1
+for stream in (sys.stdout, sys.stderr):
+    stream.flush()
+os._exit(status)  # to take all that was imported apart takes a second
+"""
+
+
+class Forking(subprocess.Popen):
+    """A process that has imported some modules, and is forked for each code; a context manager, as every `Popen`."""
+
+    def __init__(self, *modules: str):
+        command = [sys.executable, "-c", _SERVER, *modules]
+        super().__init__(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, code: str, folder: Path | None = None) -> subprocess.CompletedProcess:
+        """Run code, as ``python -c`` does."""
+        with tempfile.TemporaryDirectory() as place:
+            files = [Path(place, name) for name in ("out", "err")]
+            words = [code, str(folder or Path.cwd()), *map(str, files)]
+            self.stdin.write(json.dumps(words) + "\n")
+            self.stdin.flush()
+            status = int(self.stdout.readline())
+            return subprocess.CompletedProcess(code, status, *(file.read_text() for file in files))
+
+
 # What takes long to import, and looks for no extra: no package of Hugging Face's is among them.
 SLOW = ("torch._dynamo", "torch.distributed.tensor", "scipy.stats")
 
@@ -42,14 +96,14 @@ SLOW = ("torch._dynamo", "torch.distributed.tensor", "scipy.stats")
 @pytest.fixture(scope="module")
 def light() -> Iterator[Callable]:
     """Run code where the command line is imported, and nothing else."""
-    with closing(Forking("descend.cli")) as forking:
+    with Forking("descend.cli") as forking:
         yield forking.run
 
 
 @pytest.fixture(scope="module")
 def without() -> Iterator[Callable]:
     """Run code where modules are hidden; `SLOW` are imported already."""
-    with closing(Forking(*SLOW)) as forking:
+    with Forking(*SLOW) as forking:
         yield lambda hidden, code, cwd: forking.run(HIDING.format(hidden=list(hidden)) + code, cwd)
 
 
@@ -110,8 +164,7 @@ sys.exit(status)
     ],
 )
 def test_what_needs_no_model_imports_nothing_heavy(tmp_path, light, argv, status):
-    (tmp_path / "RUN").mkdir()
-    (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
+    put(tmp_path, {"RUN/config.json": '{"recipe": "video-ut"}'})
     done = light(saying(*argv), tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "imported:"), done.stderr
     assert len(done.stderr.splitlines()) == (1 if status else 0)
@@ -201,12 +254,15 @@ print("verdict:", descend.evaluate(trainer, samples).verdict)
     assert "pip install 'descend[report]'" in line and line.endswith("descend report run")
 
 
-DRAWING = ["matplotlib", "jinja2"]
 BESIDE_VIDEO = sorted({*OPTIONAL} - EXTRAS["video"].keys() - EXTRAS["report"].keys())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hidden", "page"), [(DRAWING, False), (BESIDE_VIDEO, True)], ids=["no report", "video alone"])
+@pytest.mark.parametrize(
+    ("hidden", "page"),
+    [(["matplotlib", "jinja2"], False), (BESIDE_VIDEO, True)],
+    ids=["no report", "video alone"],
+)
 def test_videos_need_the_extra_video_and_for_the_page_report(tmp_path, without, hidden, page):
     videos = clips(tmp_path / "videos", frames=12)
     code = f"""
@@ -239,9 +295,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
     ],
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, without, argv, module):
-    (tmp_path / "RUN").mkdir()
-    (tmp_path / "RUN" / "config.json").write_text('{"recipe": "video-ut"}')
-    (tmp_path / "RUN" / "summary.json").write_text("{}")
+    put(tmp_path, {"RUN/config.json": '{"recipe": "video-ut"}', "RUN/summary.json": "{}"})
     done = without([module], saying(*argv), tmp_path)
     extra = next(modules for modules in EXTRAS.values() if module in modules)
     assert done.returncode == 2

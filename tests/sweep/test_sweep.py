@@ -29,7 +29,6 @@ from descend.sweep import worker
 from descend.sweep.space import edges, read_ranges, recipe_values, searched_by, sentences, space
 from tests.support.browser import HOSTILE, Visit
 from tests.support.cases import slow_but
-from tests.support.forking import prepared
 from tests.support.runs import refused, said, stop_after
 
 # An evaluation and a checkpoint at each of four steps, on a handful of windows.
@@ -53,8 +52,14 @@ def trials_of_erm(out: Path) -> list[dict]:
 
 
 def started(command: list[str]) -> multiprocessing.Process:
-    """Another process at a sweep, which takes a trial for killed after few seconds."""
-    process = multiprocessing.get_context(prepared()).Process(target=work, args=(command,))
+    """Another process at a sweep, which takes a trial for killed after few seconds.
+
+    It is forked from one that has imported what trainers need, and done nothing else: to fork one that has trained is
+    not safe everywhere.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["descend.training.trainer", "descend.run"])
+    process = context.Process(target=work, args=(command,))
     process.start()
     return process
 
@@ -424,8 +429,8 @@ def test_a_page_shows_whatever_a_sweep_holds_as_text_and_far_off_trials_in_the_t
     for trial in (*part["trials"], part["best"]):
         trial["settings"] |= {"dual_optimizer": hostile, hostile: 0.5}
     part["best"]["command"], part["edges"] = hostile, [hostile]
-    part["trials"] += [{**part["trials"][0], "number": 3}, {**part["trials"][0], "number": 5, "value": 1e6}]
-    part["trials"] += [{**part["trials"][0], "number": 6, "value": None, "state": "diverged"}]
+    others = ({"number": 3}, {"number": 5, "value": 1e6}, {"number": 6, "value": None, "state": "diverged"})
+    part["trials"] += [part["trials"][0] | other for other in others]
     content["methods"] = {hostile: part} | content["methods"]
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     with Visit(browser, write_sweep(tmp_path)) as visit:
