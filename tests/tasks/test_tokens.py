@@ -8,7 +8,6 @@ import pytest
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.nn import functional as F
 
 from descend.errors import InputError
 from descend.tasks.text import (
@@ -116,27 +115,12 @@ def test_a_list_is_a_list_however_arrow_stores_it(kind):
     assert Classification().sigma(embedding, data) == Classification().sigma(embedding, rows)
 
 
-@pytest.mark.parametrize(
-    ("ids", "limits", "match"),
-    [
-        (IDS, {"vocabulary": 9}, "sample 1 has token 9"),
-        (IDS, {"length": 2}, "sample 0 has 3 tokens"),
-        ([[1.0, 2.0]], {}, "whole numbers.*float"),
-        ([None, [1]], {}, "sample 0 has no token"),
-    ],
-)
-def test_tokens_are_whole_numbers_that_the_model_takes(ids, limits, match):
-    with pytest.raises(InputError, match=match):
-        data = Dataset(pa.table({"input_ids": ids, "labels": [0] * len(ids)}))
-        Classification().check(data, {"labels": 2} | limits)
-
-
 # --- targets inside a text: next tokens, classes of tokens, and answers to questions
 
 LIMITS = {"labels": 3, "vocabulary": 40, "length": 6}
+CLASSED = {"input_ids": [[4, 5, 6], [7, 8]], "labels": [0, 1]}
 TAGGED = {"input_ids": [[4, 5, 6], [7, 8]], "labels": [[0, -100, 2], [-100, 1]]}
 ASKED = {"input_ids": [[4, 5, 6], [7, 8]], "start_positions": [1, 0], "end_positions": [2, 0]}
-PACKED = {"input_ids": [[1] * 8] * 2, "labels": [[1] * 8] * 2, "seq_lengths": [[3, 2, 3], [1, 7]]}
 
 
 def collated(samples):
@@ -188,7 +172,7 @@ def test_an_answer_is_right_if_both_places_are():
     batch = {"input_ids": 0, "start_positions": torch.tensor([1, 0]), "end_positions": torch.tensor([2, 0])}
     assert task.inputs(batch) == {"input_ids": 0}
     target = task.target(batch)
-    right = F.one_hot(target, 3).transpose(1, 2).float()
+    right = nn.functional.one_hot(target, 3).transpose(1, 2).float()
     assert task.score(right, target).tolist() == [1, 1]
     right[1, 2, 1] = 9
     assert task.score(right, target).tolist() == [1, 0]
@@ -198,6 +182,11 @@ def test_an_answer_is_right_if_both_places_are():
 @pytest.mark.parametrize(
     ("task", "columns", "message"),
     [
+        (Classification, CLASSED | {"input_ids": [[4, 5, 6], [7, 40]]}, "sample 1 has token 40"),
+        (Classification, CLASSED | {"input_ids": [[4] * 7, [4]]}, "sample 0 has 7 tokens"),
+        (Classification, CLASSED | {"input_ids": [[1.0, 2.0], [3.0]]}, "whole numbers.*float"),
+        (Classification, CLASSED | {"input_ids": [[], [1]]}, "sample 0 has no token"),
+        (Classification, CLASSED | {"input_ids": [None, [1]]}, "sample 0 has no token|whole numbers.*object"),
         (TokenClassification, {"labels": [[0], [1]]}, r"input_ids.*got labels"),
         (TokenClassification, {"input_ids": [[4]]}, r"labels.*got input_ids"),
         (TokenClassification, TAGGED | {"labels": [[0, 1, 2], [1]]}, r"sample 1 has 1 labels.*2 tokens"),
@@ -206,7 +195,11 @@ def test_an_answer_is_right_if_both_places_are():
         (TokenClassification, TAGGED | {"labels": [[-100] * 3, [-100] * 2]}, r"no target.*-100"),
         (TokenClassification, TAGGED | {"input_ids": [[4, 5, 6], [7, 40]]}, r"sample 1 has token 40.*40 rows"),
         (TokenClassification, {"input_ids": [[4] * 7], "labels": [[0] * 7]}, r"sample 0 has 7 tokens.*6"),
-        (NextToken, PACKED, r"sample 1 has 7 tokens.*at most 6"),
+        (
+            NextToken,
+            {"input_ids": [[1] * 8] * 2, "labels": [[1] * 8] * 2, "seq_lengths": [[3, 2, 3], [1, 7]]},
+            r"sample 1 has 7 tokens.*at most 6",
+        ),
         (QuestionAnswering, TAGGED, r"start_positions.*got input_ids, labels"),
         (QuestionAnswering, ASKED | {"end_positions": [2, 2]}, r"sample 1.*0 … 2.*0 … 1.*first token"),
         (QuestionAnswering, ASKED | {"start_positions": [1, -1]}, r"sample 1.*-1 … 0"),
@@ -214,7 +207,8 @@ def test_an_answer_is_right_if_both_places_are():
     ],
 )
 def test_what_does_not_fit_is_named(form, task, columns, message):
-    for fits in (form(ASKED if task is QuestionAnswering else TAGGED), []):
+    fitting = {Classification: CLASSED, QuestionAnswering: ASKED}.get(task, TAGGED)
+    for fits in (form(fitting), []):
         task().check(fits, LIMITS)
     with pytest.raises(InputError, match=message):
         task().check(form(columns), LIMITS)

@@ -215,23 +215,41 @@ def test_a_model_is_tested_on_the_test_side_or_on_a_whole_collection(tmp_path, l
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("error", "call", "message"),
     [
-        (lambda root: patchify(torch.zeros(2, 160, 150)), r"\(…, 160, 160\).*\(2, 160, 150\)"),
-        (lambda root: unpatchify(torch.zeros(100, 196)), r"\(…, 100, 256\).*\(100, 196\)"),
-        (lambda root: VideoWindows(numbered(9, 5), 6, names=["testing/07", "testing/08"]), r"testing/08.*5 frames.*6"),
-        (lambda root: VideoWindows(numbered(9), 0), "0 and 1"),
-        (lambda root: VideoWindows(numbered(9), 1, 0), "1 and 0"),
-        (lambda root: load_video(root / "nowhere", 5), "does not exist"),
-        (lambda root: load_video(None, 31), r"scene 0.*30 frames.*31"),
-        (lambda root: load_video(clips_on_disk(root, ONE), 11, cache_dir=root), r"clip a has 30 frames.*33"),
-        (lambda root: load_test(clips_on_disk(root, {"a": 4, "b": 5, "c": 4}), 6), r"clip a .*4 frames.*6"),
-        (lambda root: load_test(clips_on_disk(root, {"training/a": 3, "training/b": 3}), 3), r"testing.*/training"),
+        (ValueError, lambda root: patchify(torch.zeros(2, 160, 150)), r"\(…, 160, 160\).*\(2, 160, 150\)"),
+        (ValueError, lambda root: unpatchify(torch.zeros(100, 196)), r"\(…, 100, 256\).*\(100, 196\)"),
+        (
+            InputError,
+            lambda root: VideoWindows(numbered(9, 5), 6, names=["testing/07", "testing/08"]),
+            r"testing/08.*5 frames.*6",
+        ),
+        (InputError, lambda root: VideoWindows(numbered(9), 0), "0 and 1"),
+        (InputError, lambda root: VideoWindows(numbered(9), 1, 0), "1 and 0"),
+        (InputError, lambda root: load_video(root / "nowhere", 5), "does not exist"),
+        (InputError, lambda root: load_video(None, 31), r"scene 0.*30 frames.*31"),
+        (
+            InputError,
+            lambda root: load_video(clips_on_disk(root, ONE), 11, cache_dir=root),
+            r"clip a has 30 frames.*33",
+        ),
+        (InputError, lambda root: load_test(clips_on_disk(root, {"a": 4, "b": 5, "c": 4}), 6), r"clip a .*4 frames.*6"),
+        (
+            InputError,
+            lambda root: load_test(clips_on_disk(root, {"training/a": 3, "training/b": 3}), 3),
+            r"testing.*/training",
+        ),
+        (InputError, lambda root: cached([Clip("gone", (root / "gone.avi",))], root), r"gone\.avi.*No such file"),
+        (
+            InputError,
+            lambda root: cached(find_clips(clips_on_disk(root, ONE), None), Path(__file__) / "cache"),
+            r"written.*--cache-dir",
+        ),
     ],
 )
-def test_other_shapes_and_bad_sizes_are_named(tmp_path, monkeypatch, call, message):
+def test_what_can_not_be_read_or_kept_is_named(tmp_path, monkeypatch, error, call, message):
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(error, match=message):
         call(tmp_path)
 
 
@@ -376,14 +394,6 @@ def test_a_failure_on_the_way_leaves_nothing(collection, tmp_path, monkeypatch, 
     with pytest.raises(raised, match=says):
         cached(find_clips(collection, None), tmp_path / "cache")
     assert files(tmp_path / "cache") == []
-
-
-def test_a_folder_that_cannot_be_made_and_a_source_that_is_gone(collection, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"written.*--cache-dir"):
-        cached(find_clips(collection, None), tmp_path / "file" / "cache")
-    with pytest.raises(InputError, match=r"gone\.avi.*No such file"):
-        cached([Clip("gone", (tmp_path / "gone.avi",))], tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer):
 
 
 def test_a_window_of_the_log_over_the_end_of_warm_up_compares_the_same_steps(tmp_path, tokenizer):
-    """All layers over the steps after it; TRL's metrics over all tokens."""
+    """All layers over the steps after it."""
     found = []
     for every in (1, 4):
         settings = {"dual_warmup_steps": 2, "max_steps": 4, "learning_rate": 0.0, "logging_steps": every}
@@ -218,9 +218,6 @@ def test_a_window_of_the_log_over_the_end_of_warm_up_compares_the_same_steps(tmp
     for layer in range(4):
         expected = sum(log[f"loss/{layer}"] for log in fine[2:]) / 2
         assert window[f"loss/{layer}"] == pytest.approx(expected, rel=0.02)
-    for name in ("mean_token_accuracy", "entropy"):
-        steps = [log[name] for log in fine]
-        assert len(steps) == 4 and min(steps) < window[name] < max(steps)  # a mean over tokens
 
 
 def test_chat_templates_and_text_columns_are_prepared_as_trl_does(tmp_path, tokenizer):
