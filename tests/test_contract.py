@@ -6,7 +6,6 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, default_collate
 from transformers import BertForSequenceClassification, LlamaForCausalLM, default_data_collator
 
@@ -67,8 +66,10 @@ def wrong(**methods):
 
 def several(**methods):
     """A task with two targets for each sample, both its class."""
-    twice = {"target": lambda self, batch: batch["labels"].repeat_interleave(2)}
-    twice["losses"] = lambda self, p, t: F.cross_entropy(p.repeat_interleave(2, 0), t, reduction="none")
+    twice = {
+        "target": lambda self, batch: batch["labels"].repeat_interleave(2),
+        "losses": lambda self, p, t: nn.functional.cross_entropy(p.repeat_interleave(2, 0), t, reduction="none"),
+    }
     return type("Several", (Task,), twice | methods)()
 
 
@@ -146,11 +147,11 @@ MISFITS = {
     "noise without a place": (lambda: {"model": layers(embeddings=None)}, "embeddings"),
     # The task.
     "a mean": (
-        lambda: {"task": wrong(losses=lambda self, p, t: F.cross_entropy(p, t))},
+        lambda: {"task": wrong(losses=lambda self, p, t: nn.functional.cross_entropy(p, t))},
         r"Wrong.losses.*\(2,\).*reduction='none'.*\(\)",
     ),
     "an expanded mean": (
-        lambda: {"task": wrong(losses=lambda self, p, t: F.cross_entropy(p, t).expand(len(t)))},
+        lambda: {"task": wrong(losses=lambda self, p, t: nn.functional.cross_entropy(p, t).expand(len(t)))},
         r"Wrong.losses.*\(2,\).*expanded",
     ),
     "a score of classes": (lambda: {"task": wrong(score=lambda self, p, t: p)}, r"Wrong.score.*\(2,\).*\(2, 3\)"),
@@ -328,7 +329,7 @@ class Penalized(BertForSequenceClassification):
 class Smoothed(LlamaForCausalLM):
     @property
     def loss_function(self):
-        return lambda logits, labels, **others: 2 * F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return lambda logits, labels, **others: 2 * nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 def subclass(kind):

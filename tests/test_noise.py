@@ -262,24 +262,24 @@ def test_recipes_make_their_noise_so_in_training_and_in_judging():
 
 # --- seeds
 
-SEEDS = [*range(20), 2**31 - 1, 2**32, 2**63]
-
 
 def members(seed: int) -> list[int]:
     """The seeds of one run, on eight ranks, over fifty epochs, of a thousand samples and as many places and trials."""
-    found = [derived(stream, seed, rank) for stream in (Stream.NOISE, Stream.TARGETS) for rank in range(8)]
-    found += [derived(Stream.NOISE, seed, rank, step, part) for rank in (0, 3) for step in range(9) for part in (0, 1)]
-    found += [derived(Stream.ORDER, seed, epoch) for epoch in range(50)]
-    found += [derived(Stream.SWEEP, seed, trial) for trial in range(50)]
-    found += [derived(Stream.COMPLETIONS, seed, start) for start in range(0, 800, 16)]
-    found += [derived(Stream.PROBES, seed)]
-    return found + [of_sample(seed, index) for index in range(1000)]
+    return [
+        *(derived(stream, seed, rank) for stream in (Stream.NOISE, Stream.TARGETS) for rank in range(8)),
+        *(derived(Stream.NOISE, seed, rank, step, part) for rank in (0, 3) for step in range(9) for part in (0, 1)),
+        *(derived(Stream.ORDER, seed, epoch) for epoch in range(50)),
+        *(derived(Stream.SWEEP, seed, trial) for trial in range(50)),
+        *(derived(Stream.COMPLETIONS, seed, start) for start in range(0, 800, 16)),
+        derived(Stream.PROBES, seed),
+        *(of_sample(seed, index) for index in range(1000)),
+    ]
 
 
 def test_no_two_streams_of_a_run_and_no_two_runs_share_a_seed():
     """Of one run also not the lower 32 bits, which are all that torch's generators on the CPU use."""
     every = []
-    for seed in SEEDS:
+    for seed in (*range(20), 2**31 - 1, 2**32, 2**63):
         made = members(seed)
         assert len({each % 2**32 for each in made} - {seed}) == len(made)  # Transformers uses the person's seed itself
         every += made

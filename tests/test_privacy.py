@@ -227,17 +227,23 @@ def test_a_saved_model_gives_its_noise_and_dimension(capsys, told, run, noise_is
 
 
 VIT = json.dumps({"model_type": "descend-vit", "hidden_size": 128})
-SNR = json.dumps(CONFIG | {"sigma": 1, "settings": {"noise": 1, "noise_is": "snr"}})
-UNKNOWN = json.dumps(CONFIG | {"sigma": None, "settings": {"noise": 1}})
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message", "way_out"),
     [
         *(("config.json", content, "config.json", None) for content in ("[]", "{}", '{"sigma": 1}')),
-        ("config.json", json.dumps(CONFIG | {"sigma": 1}), "config.json", None),
-        ("config.json", SNR, "noise_is must be 'std' or 'variance'", None),
-        ("config.json", UNKNOWN, "is not finished: σ_x of its embedding is known at its end", None),
+        *(
+            ("config.json", json.dumps(CONFIG | entries), message, None)
+            for entries, message in (
+                ({"sigma": 1}, "config.json"),
+                ({"sigma": 1, "settings": {"noise": 1, "noise_is": "snr"}}, "noise_is must be 'std' or 'variance'"),
+                (
+                    {"settings": {"noise": 1}, "sigma": None},
+                    "is not finished: σ_x of its embedding is known at its end",
+                ),
+            )
+        ),
         # It has a hidden size, but noise on pixels.
         ("model/config.json", VIT, "expected a model with token embeddings", "--dimension 256"),
         ("model/config.json", "[]", "expected a model with token embeddings", "--dimension 256"),

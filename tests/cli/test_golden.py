@@ -27,10 +27,9 @@ PAGE = ROOT / "docs" / "reference" / "command_line.md"
 def offered() -> str:
     """The package's names, and the help of each command and recipe, 100 columns wide."""
     os.environ["COLUMNS"] = "100"
-    parts = [f"descend.__all__ = {' '.join(sorted(descend.__all__))}\n"]
-    for words in ([], *([name] for name in COMMANDS), *(["train", name] for name in RECIPES)):
-        parts.append(f"$ descend {' '.join([*words, '--help'])}\n{help_of(*words, '--help')}")
-    return "\n".join(parts)
+    calls = ([], *([name] for name in COMMANDS), *(["train", name] for name in RECIPES))
+    helps = (f"$ descend {' '.join([*words, '--help'])}\n{help_of(*words, '--help')}" for words in calls)
+    return "\n".join([f"descend.__all__ = {' '.join(sorted(descend.__all__))}\n", *helps])
 
 
 def test_names_and_help_are_as_they_were(monkeypatch):

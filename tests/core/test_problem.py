@@ -218,18 +218,18 @@ def stepped(*curves, **settings):
     return dual
 
 
-CURVES = [
-    [8.0, 5.0, 3.0, 2.0, 1.0],
-    [8.0, 1.2, 1.1, 1.05, 1.0],
-    [1.0, 2.0, 0.5, 3.0, 1.0],
-    [1.0, 1.0, 1.0, 1.0, 1.0],
-    [0.7, 0.69, 0.68, 0.67, 0.70],
-]
-
-
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("strength", [0.0, 0.3, 0.7, 1.0])
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize(
+    "curve",
+    [
+        [8.0, 5.0, 3.0, 2.0, 1.0],
+        [8.0, 1.2, 1.1, 1.05, 1.0],
+        [1.0, 2.0, 0.5, 3.0, 1.0],
+        [1.0, 1.0, 1.0, 1.0, 1.0],
+        [0.7, 0.69, 0.68, 0.67, 0.70],
+    ],
+)
 def test_bounds_by_hand(curve, strength, first):
     target = GeometricTarget(strength, first)
     losses = torch.tensor(curve, dtype=torch.float64)

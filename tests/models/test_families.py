@@ -25,26 +25,26 @@ from descend.models import (
     LayeredClassifier,
     MeanPooledConfig,
     MeanPooledForSequenceClassification,
+    encoders,
     images,
     keep_first,
     merged,
     plain_output,
 )
 from descend.models import causal as language
-from descend.models.encoders import FAMILIES
 from descend.models.library import PER_LAYER, logits_of
 from descend.run import export_model
 from tests.support.networks import CAUSAL, CONFIGS, IMAGES, PIXELS, WIDE, causal, image_network, moved, network
 
-TOKENS = [name for name, family in FAMILIES.items() if family.token_head]
+TOKENS = [name for name, family in encoders.FAMILIES.items() if family.token_head]
 CASES = [
-    *(("class", name) for name in FAMILIES),
+    *(("class", name) for name in encoders.FAMILIES),
     *(("language", name) for name in language.FAMILIES),
     *(("tokens", name) for name in TOKENS),
     *(("answer", name) for name in TOKENS),
     *(("image", name) for name in images.FAMILIES),
 ]
-ENCODERS = [name for name in FAMILIES if not name.startswith("descend-")]
+ENCODERS = [name for name in encoders.FAMILIES if not name.startswith("descend-")]
 READ = [
     *((*case, {}) for case in CASES),
     *(("mean", name, {}) for name in ENCODERS),
@@ -264,7 +264,7 @@ def test_a_linear_readout_is_one_matrix_on_the_mean_or_the_first_token_of_every_
     own.pooling = own.config.classifier_pooling = pooling
     inputs, labels = batch_of("mean")
     states = own.base_model(**inputs, output_hidden_states=True).hidden_states
-    name = FAMILIES[family].norm  # that of the last block's output, of which the last state is made
+    name = encoders.FAMILIES[family].norm  # that of the last block's output, of which the last state is made
     norm = own.base_model.get_submodule(name) if name else torch.nn.Identity()
     states = [*map(norm, states[:-1]), states[-1]]
     for state, logits in zip(states, LayeredClassifier(own).predictions(inputs), strict=True):

@@ -73,12 +73,6 @@ def as_patches(frames):
     return patchify(torch.from_numpy(frames)).float() / 255
 
 
-def processed(image_processor, frames):
-    """What the library's processor makes of them, one by one, as colour images: (B, T, 3, height, width)."""
-    images = [np.stack([frame] * 3, -1) for frame in frames.reshape(-1, 160, 160)]
-    return image_processor(images, return_tensors="pt").pixel_values.unflatten(0, frames.shape[:2])
-
-
 # --- the image processor
 
 
@@ -101,7 +95,10 @@ def test_pixels_are_the_processors(tmp_path, frames, size, settings, bound):
     frames = frames // 2 + 64 if settings.get("resample") == 3 else frames
     own = processor(size, **settings)
     saved(tmp_path, ViTModel(vit(size, 16)), own)
-    pixels, expected = ViTDenoiser.from_vit(tmp_path).pixels(as_patches(frames)), processed(own, frames)
+    pixels = ViTDenoiser.from_vit(tmp_path).pixels(as_patches(frames))
+    # One by one, as colour images: (B, T, 3, height, width).
+    images = [np.stack([frame] * 3, -1) for frame in frames.reshape(-1, 160, 160)]
+    expected = own(images, return_tensors="pt").pixel_values.unflatten(0, frames.shape[:2])
     assert pixels.shape == expected.shape == (2, 3, 3, size, size)
     assert (255 * torch.tensor(STD)[:, None, None] * (pixels - expected)).abs().max() < bound
 
@@ -216,7 +213,7 @@ PROCESSOR = "preprocessor_config.json"
 @pytest.mark.parametrize(
     ("damage", "settings", "message"),
     [
-        *((None, {"depth": depth}, rf"depth.*{BLOCKS}.*got {depth}") for depth in (0, -1, BLOCKS + 1)),
+        *((lambda folder: None, {"depth": depth}, rf"depth.*{BLOCKS}.*got {depth}") for depth in (0, -1, BLOCKS + 1)),
         *(
             (lambda folder, name=name: (folder / name).unlink(), {}, rf"config\.json.*{name}")
             for name in ("config.json", "model.safetensors", PROCESSOR)
@@ -230,8 +227,7 @@ PROCESSOR = "preprocessor_config.json"
     ],
 )
 def test_a_folder_that_holds_no_such_vit_is_refused(folder, damage, settings, message):
-    if damage:
-        damage(folder)
+    damage(folder)
     with pytest.raises(InputError, match=message):
         ViTDenoiser.from_vit(folder, **settings)
 

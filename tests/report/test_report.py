@@ -353,8 +353,8 @@ def test_every_method_has_its_own_name_style_and_marker_and_erm_comes_first(view
     arms = group_of(*(view(name, settings={}) for name in reversed(METHODS))).arms
     found = [(arm.summary.method, arm.label, arm.style) for arm in arms]
     assert found == [(method, METHOD_NAMES[method], STYLES[method]) for method in expected]
-    markers = [style.marker for method, style in STYLES.items() if method != "plain"]
-    markers += [style.marker for style in SPARE_STYLES]
+    named = [style for method, style in STYLES.items() if method != "plain"]
+    markers = [style.marker for style in (*named, *SPARE_STYLES)]
     assert len(set(markers)) == len(markers)
 
 

@@ -49,8 +49,8 @@ def test_arms_of_a_setting_differ_only_in_what_an_arm_is(scale):
         if not cell.variant:
             settings[cell.model, cell.data, cell.depth, cell.gamma, cell.seed].append(cell)
     searched = {name for model in scale.models.values() for trials in model.trials.values() for name in trials[0]}
-    of_arms = {name for arm in (*ARMS.values(), *FORMS.values()) for name in arm} | searched
-    of_arms |= {name for model in scale.models.values() for name in model.paper}
+    named = (*ARMS.values(), *FORMS.values(), *(model.paper for model in scale.models.values()), searched)
+    of_arms = {name for names in named for name in names}
     for alike in settings.values():
         first = alike[0]
         for cell in alike:

@@ -151,10 +151,12 @@ COMMANDS = [
 def configured(words: list[str]) -> RunConfig:
     """The ``config.json`` of a command."""
     name, recipe, args, given = read_recipe([*words, "--out", "RUN", "--use-cpu"])[0]
-    known = {"method": args.method, "preset": args.preset, "seed": args.seed, "model": "m"}
     return RunConfig(
         recipe=name,
-        **known,
+        method=args.method,
+        preset=args.preset,
+        seed=args.seed,
+        model="m",
         settings=asdict(recipe),
         training=stored(args),
         given=values_of(given, recipe, args),

@@ -28,21 +28,19 @@ def outlive(children) -> None:
     time.sleep(600)
 
 
-def hold(place: Path, held, children) -> None:
+def hold(place: Path, children) -> None:
     with locked(place):
         fork.Process(target=outlive, args=(children,)).start()
-        held.set()
         time.sleep(600)
 
 
 @contextmanager
 def holder(place: Path):
     """Another process that holds a lock until it is killed, at the latest where the block ends; its child lives on."""
-    held, children = fork.Event(), fork.Queue()
-    process = fork.Process(target=hold, args=(place, held, children))
+    children = fork.Queue()
+    process = fork.Process(target=hold, args=(place, children))
     process.start()
-    assert held.wait(60)
-    child = children.get(timeout=60)
+    child = children.get(timeout=60)  # which is there only while the lock is held
     try:
         yield process
     finally:

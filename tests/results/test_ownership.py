@@ -25,8 +25,8 @@ PAGE = "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
 OLD_POLICY = "default-src 'none'; img-src data: blob:; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
-def arrays(**given):
-    return lambda path: np.savez(path, **dict.fromkeys(given, np.zeros(1, np.uint8)))
+def arrays(*names):
+    return lambda path: np.savez(path, **dict.fromkeys(names, np.zeros(1, np.uint8)))
 
 
 def tensors(*names):
@@ -42,7 +42,6 @@ def database(table):
     return make
 
 
-NAMES = {"clean": 0, "noisy": 0, "reconstruction": 0, "noise": 0}
 OURS = {
     **{name: [content] for name, (_, content) in FILES.items()},
     "summary.json": [SUMMARY, OLDER, {"runs": [SUMMARY, OLDER], "folders": ["a", "b"]}],
@@ -51,7 +50,7 @@ OURS = {
     ],
     "records.jsonl": [json.dumps(RECORD) + "\n", json.dumps(RECORD)[:30], ""],
     "report.html": [PAGE + '<meta name="generator" content="Descend">', PAGE + f'<meta content="{OLD_POLICY}">'],
-    "frames.npz": [arrays(**NAMES)],
+    "frames.npz": [arrays("clean", "noisy", "reconstruction", "noise")],
     "dual.safetensors": [tensors("multipliers", "slack", "sigma"), tensors("multipliers", "slack")],
     "sweep.db": [database("studies"), ""],
     ".descend-part-summary.json": ["half"],
@@ -65,7 +64,7 @@ OTHERS = {
     "sweep.json": [{"recipe": "a"}],
     "records.jsonl": ['{"id": 1, "text": "my data"}\n{"id": 2}\n', "my notes", b"\xff\n"],
     "report.html": ["<h1>my report</h1>", PAGE + "<title>Descend</title>"],
-    "frames.npz": [arrays(mine=0), "no archive"],
+    "frames.npz": [arrays("mine"), "no archive"],
     "dual.safetensors": [tensors("weight"), "nothing"],
     "sweep.db": [database("mine"), "no database"],
     "summary.part.json": ["my draft"],

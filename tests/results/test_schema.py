@@ -61,7 +61,6 @@ def test_the_anytime_curve(metric, higher, first, area) -> None:
     assert area is None or curve.area == pytest.approx(area, nan_ok=True)
 
 
-ONE = {"text": "a", "decisions": [ANSWER]}
 DAMAGED = [
     {"losses": [], "scores": []},
     {"losses": [[]], "scores": [[]]},
@@ -115,7 +114,8 @@ WRONG = [
     ("config.json", {"architectures": ["BertModel"], "hidden_size": 8}, r"config\.json: recipe: Field required"),
     ("groups.json", GROUPS | {"scores": [[1.0], [2.0]]}, "scores.*2.*2"),
     *(("groups.json", GROUPS | {"layers": LAYERS | each}, r"groups\.json.*layers") for each in DAMAGED),
-    *(("decisions.json", each, r"decisions\.json") for each in ([], {"noise": 0}, {"noise": 0, "texts": [ONE]})),
+    *(("decisions.json", each, r"decisions\.json") for each in ([], {"noise": 0})),
+    ("decisions.json", {"noise": 0, "texts": [{"text": "a", "decisions": [ANSWER]}]}, r"decisions\.json"),
     *(("certified_exit.json", CERTIFIED | each, "evaluate --exit --risk again") for each in UNCERTAIN),
     ("certified_exit.json", {}, r"certified_exit\.json: threshold: Field required"),
     ("answers.json", [{"instruction": "a", "output": "b"}, {"instruction": 3}], r"answers\.json, row 1: instruction"),
@@ -127,8 +127,10 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "content", "words"), WRONG)
 def test_a_damaged_or_foreign_file_is_one_line(tmp_path: Path, name: str, content: object, words: str) -> None:
-    readers = {file: kind.read for file, (kind, _) in FILES.items()}
-    readers |= {"answers.json": read_completions, "records.jsonl": lambda path: list(read_records(path))}
+    readers = {
+        **{file: kind.read for file, (kind, _) in FILES.items()},
+        **{"answers.json": read_completions, "records.jsonl": lambda path: list(read_records(path))},
+    }
     path = tmp_path / name
     path.write_text(json.dumps(content) + "\n")
     with pytest.raises(InputError, match=words) as error:

@@ -25,8 +25,7 @@ def picture(height, width, mode="RGB"):
 
 def idx(root, name, values, *, zipped=False):
     root.mkdir(exist_ok=True)
-    content = struct.pack(">BBBB", 0, 0, 8, values.ndim) + struct.pack(f">{values.ndim}I", *values.shape)
-    content += values.astype(np.uint8).tobytes()
+    content = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
     file = root / f"{name}-ubyte{'.gz' if zipped else ''}"
     file.write_bytes(gzip.compress(content) if zipped else content)
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective
 from descend.contract import resolve
@@ -164,9 +163,9 @@ def test_the_step_is_that_of_two_passes_by_hand():
         for each in draw.chunk(2)
     ]
     first, second = (logits.log_softmax(-1) for logits in passes)
-    entropy = sum(F.cross_entropy(logits, labels, reduction="sum") for logits in passes) / 2
-    apart = F.kl_div(first, second, reduction="sum", log_target=True)  # KL(q‖p), and the other way round
-    apart = (apart + F.kl_div(second, first, reduction="sum", log_target=True)) / 2
+    entropy = sum(torch.nn.functional.cross_entropy(logits, labels, reduction="sum") for logits in passes) / 2
+    ways = ((first, second), (second, first))  # KL(q‖p), and the other way round
+    apart = sum(torch.nn.functional.kl_div(*way, reduction="sum", log_target=True) for way in ways) / 2
     assert apart > 1e-3
     torch.testing.assert_close(found.lagrangian, entropy + 0.7 * apart, rtol=1e-12, atol=1e-12)
     assert (found.sums[-1], found.targets) == (pytest.approx(entropy.item(), rel=1e-12), 5)
