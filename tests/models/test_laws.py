@@ -135,6 +135,18 @@ def test_a_proximal_layer_is_a_proximal_gradient_step_that_lowers_its_objective(
     assert after <= before + 1e-9 * abs(before)
 
 
+def proximal_by_loops(codes, noisy, dictionary, c, l1, l2):
+    """An average of a LISTA step and of attention between the codes, then the soft threshold."""
+    moved = []
+    for code, patch in zip(codes, noisy, strict=True):
+        kernel = [math.exp(-0.5 * (other - code).square().sum()) for other in codes]
+        metric = c + l2 * sum(kernel)
+        lista = c * code + dictionary.T @ (patch - dictionary @ code)
+        average = (lista + l2 * sum(weight * other for weight, other in zip(kernel, codes, strict=True))) / metric
+        moved.append(average.sign() * (average.abs() - l1 / metric).clamp(min=0))
+    return torch.stack(moved)
+
+
 # --- DUST: the alternating layer
 
 
@@ -147,6 +159,9 @@ def alternating_by_loops(codes, noisy, dictionary, c, l1, l2):
         stepped = half + dictionary.T @ (patch - dictionary @ half) / c
         moved.append(stepped.sign() * (stepped.abs() - l1 / c).clamp(min=0))
     return torch.stack(moved)
+
+
+LAYERS = {"proximal": proximal_by_loops, "alternating": alternating_by_loops}
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -245,7 +260,7 @@ class WholeDUST:
 
     def __init__(self, tied, layer="proximal", c=None):
         settings = {"layer": layer, "depth": 3, "tied": tied, "l1": 0.05, "l2": 0.7, "margin": 1.5, "c": c}
-        self.model = moved(dust(**settings), 0.05)
+        self.model, self.by_loops = moved(dust(**settings), 0.05), LAYERS[layer]
         self.dictionaries = self.model.dictionary.detach().expand(3, -1, -1)
         self.curvature = self.model.curvature().expand(3)
         if c or layer == "alternating":
@@ -256,10 +271,7 @@ class WholeDUST:
         return torch.zeros(len(noisy), 36).double()
 
     def move(self, codes, noisy, place):
-        dictionary, curvature = self.dictionaries[place], self.curvature[place]
-        if self.model.config.layer == "proximal":  # whose layer alone is held to eq. (74) above
-            return self.model.layer(codes, noisy, codes @ dictionary.T, dictionary, curvature)
-        return alternating_by_loops(codes, noisy, dictionary, curvature, 0.05, 0.7)
+        return self.by_loops(codes, noisy, self.dictionaries[place], self.curvature[place], 0.05, 0.7)
 
     def read(self, codes, place):
         return codes @ self.dictionaries[place].T
@@ -273,7 +285,7 @@ class WholeDUST:
     ("kind", "settings"),
     [
         *((WholeUT, settings) for settings in ({}, {"kernel": "gaussian"}, {"heads": 2})),
-        *((WholeDUST, {"layer": layer, "c": c}) for layer in ("proximal", "alternating") for c in (None, 7.0)),
+        *((WholeDUST, {"layer": layer, "c": c}) for layer in LAYERS for c in (None, 7.0)),
     ],
 )
 @torch.no_grad()
