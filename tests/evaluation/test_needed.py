@@ -269,7 +269,7 @@ NEEDED = LayersNeeded(
     baseline="runs/plain", seed=1, noise=1.0, within={1: None, 2: 6, 5: 4}, time={2: 1.0, 5: 0.6}, chosen=CHOSEN
 )
 PLAIN = {"baseline": "plain", "noise": 1.0, "within": NEVER}
-SURE = "with 95% confidence for this one trained model."
+SURE = "with 95% confidence for this one trained model; with another seed it may differ."
 ANSWERS = [
     (
         {"layers_needed": NEEDED, "kept": {0.0: "proven", 1.0: "open", 2.0: "broken"}},
@@ -279,7 +279,7 @@ ANSWERS = [
             "  within 2 points  5 of 6 layers                84 % of its time  open, at most 3.1 points worse",
             "  within 5 points  4 of 6 layers                60 % of its time  certified",
             "Accuracy at γ = 1, held to the full depth of plain of seed 1. K was chosen on validation data and tested "
-            "on test data, with 95% confidence for this one trained model.",
+            f"on test data, {SURE}",
             "Last layer within 2 points of that: certified at γ = 0, open at γ = 1.",
         ],
     ),
@@ -348,7 +348,7 @@ ANSWERS = [
         [
             "4 of 6 layers may suffice within 2 points: open.",
             "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
-            "data, with 95% confidence for this one trained model.",
+            f"data, {SURE}",
             "Last layer within 2 points of that: certified at γ = 1.",
             "It has 0.85, that full depth 0.845: 0.5 points better, surely at most 0.7 worse.",
             "The last layer is not the best: layer 3 has 0.9, it 0.85.",
@@ -401,7 +401,7 @@ ANSWERS = [
             "On validation data the last layer is not within 2 points of the full depth of plain.",
             "  within 2 points  no layer on validation data",
             "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
-            "data, with 95% confidence for this one trained model.",
+            f"data, {SURE}",
             "Last layer within 2 points of that: certified at γ = 1.",
             "The last layer may have learned nothing: always naming the commonest class has 0.5.",
         ],

@@ -149,7 +149,7 @@ def test_what_can_not_be_paired_has_no_difference(tmp_path: Path, theirs: dict) 
     ],
 )
 def test_runs_that_are_not_evaluated_alike_are_not_compared_silently(view, entries, calibrated, words) -> None:
-    alike = {"strength": 0.2, "samples": 60, "alpha": []}
+    alike = {"strength": 0.2, "samples": 60, "alpha": [], "asked": True}
     runs = [replace(view("erm", **alike), calibrated=False), replace(view(**alike | entries), calibrated=calibrated)]
     lines = evaluated_differently(group_of(*runs))
     assert (len(lines) == 1 and words in lines[0]) if words else lines == []

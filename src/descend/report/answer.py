@@ -183,7 +183,7 @@ def evaluated_differently(group: Group) -> list[str]:
 
 
 _APART: dict[str, Callable[[RunView], str]] = {
-    "The bounds differ, so violations do not compare": bounds,
+    "The bounds differ, so violations do not compare": lambda run: bounds(run) if run.summary.asked else "",
     "γ stands for different noise": lambda run: str(run.summary.settings.get("noise_is", "")),
     "The mean over noise is over different levels": lambda run: ", ".join(f"{each:g}" for each in run.summary.noise),
     "The number of samples differs": lambda run: str(run.summary.samples or ""),

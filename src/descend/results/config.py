@@ -163,7 +163,8 @@ def read_config(folder: Path) -> RunConfig:
         page = f" Its page: descend report {folder}." if (folder / SUMMARY_FILE).is_file() else ""
         raise InputError(
             f"{folder} was written by a script, and is no run of descend train, which names its data and model. In "
-            f"Python descend.evaluate evaluates the model, and descend.run.export_model writes its first layers.{page}"
+            "Python descend.evaluate evaluates the model. descend.run.export_model writes the first layers of a model "
+            f"of Transformers; of your own, cut the list of blocks.{page}"
         )
     content = read_json(path)
     if isinstance(content, Mapping) and "recipe" not in content:

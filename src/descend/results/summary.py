@@ -282,15 +282,19 @@ class Summary(Verdict, Provenance, File):
         needed = self.layers_needed
         full = f"{self.metric} at γ = {needed.noise:g}, held to {self.full_depth}"
         how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
-        alone = " for this one trained model" * (self.method != "plain")
+        alone = " for this one trained model; with another seed it may differ" * (self.method != "plain")
         lines = [f"{full[0].upper()}{full[1:]}. {how} on {self.split} data, with {CONFIDENCE:.0%} confidence{alone}."]
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
             lines.append(f"Last layer within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}.")
-        metric = self.layer_metrics.get(needed.noise)
+        metric, choice = self.layer_metrics.get(needed.noise), needed.choice(KEPT_WITHIN)
+        if metric and choice and self._needs_all(choice):
+            lines.append(f"Without its last layer it has {metric[-2]:.3g}, with it {metric[-1]:.3g}.")
         if needed.last and needed.full is not None and metric:
             worse = needed.last.worse_words(self.higher_is_better)
             lines.append(f"It has {metric[-1]:.3g}, that full depth {needed.full:.3g}: {worse}.")
+            if needed.last.worse < -KEPT_WITHIN:
+                lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
         own = self._within_own()
         if own is not None:
             within = tolerance_words(KEPT_WITHIN, self.higher_is_better)

@@ -26,6 +26,20 @@ from descend.training.config import DescentConfig, problem_of
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is evaluated on other machines, too."""
 
+SILENT = (
+    "logging_",
+    "log_",
+    "save_",
+    "report_to",
+    "run_name",
+    "disable_tqdm",
+    "dataloader_",
+    "hub_",
+    "push_to_hub",
+    "use_cpu",
+)
+"""Prefixes of training arguments that change no number of a run."""
+
 AGAIN = "Train the run again."
 
 LONGEST = 512
@@ -193,5 +207,5 @@ def dual_entries(multipliers: list[float], slack: list[float], moved: bool) -> d
 def settings_of(every: dict[str, Any], idle: set[str]) -> dict[str, Any]:
     """The settings in which two runs on the same data may differ, without seeds and those that have no effect."""
     alpha = {"alpha", "alpha_decay"}  # the summary has α by layer
-    left_out = {"data", "cache_dir", "seed", "data_seed", "disable_tqdm", "dataloader_pin_memory", *alpha, *idle}
-    return {name: value for name, value in every.items() if name not in left_out}
+    left_out = {"data", "cache_dir", "seed", "data_seed", *alpha, *idle}
+    return {name: value for name, value in every.items() if name not in left_out and not name.startswith(SILENT)}
