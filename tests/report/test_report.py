@@ -114,6 +114,17 @@ def test_every_method_has_its_numbers_and_differences_are_paired(tmp_path: Path)
     assert "So few groups may make them too narrow." in shown(few)[1]
 
 
+def test_a_cut_model_stands_beside_the_whole_one(tmp_path: Path) -> None:
+    whole, scores = evaluated(tmp_path / "whole", "erm", means(1)), means(2)[:4]
+    losses = {str(level): [1.0, 0.8, 0.7, 0.6] for level in NOISE}
+    entries = {"model": "DistilBERT-3", "depth": 3, "layer_losses": losses, "limits": [], "bounds": []}
+    entries |= {"violations": [], "violation_intervals": [], "certified": [], "probe": {}, "latency": None}
+    cut = evaluated(tmp_path / "cut", "linear", scores, **entries | {"layers_needed": {"noise": 0.15, "within": {}}})
+    cells, _ = shown(whole, cut)
+    assert float(cells["Linear weights"][FULL].text) == pytest.approx(scores[-1].mean(), abs=6e-4)
+    assert ends(cells["Linear weights"][MINUS].note) == pytest.approx(students(scores[-1] - means(1)[-1]), abs=6e-4)
+
+
 def test_a_root_is_taken_of_the_mean_over_groups_and_seeds_widen(tmp_path: Path) -> None:
     scores = [np.abs(means(seed)) + 3 for seed in (1, 2)]
     folders = [evaluated(tmp_path / f"{at}", "erm", each, root=True, seed=at) for at, each in enumerate(scores)]
