@@ -292,7 +292,7 @@ ANSWERS = [
             "The embedding alone is within 2 %: certified.",
             "  within 1 %  no layer",
             *(f"  within {percent} %  the embedding alone  certified" for percent in (2, 5)),
-            f"Rmse at γ = 1, held to its own full depth. Tested on test data, {SURE}",
+            f"RMSE at γ = 1, held to its own full depth. Tested on test data, {SURE}",
         ],
     ),
     *(  # a refuted K is not said to suffice

@@ -193,7 +193,7 @@ OTHERS = [
     ("evaluate RUN/model", "is a model of a run; give the run: "),
     ("export RUN/model --layers 1 --out OUT", "--model model"),
     ("export EXPORT --layers 1 --out OUT", "give the run that it was exported from"),
-    ("export SCRIPT --layers 1 --out OUT", "descend.run.export_model writes its first layers"),
+    ("export SCRIPT --layers 1 --out OUT", "of your own, cut the list of blocks"),
     ("evaluate SCRIPT", "SCRIPT was written by a script, and is no run of descend train"),
     ("export SAVED --layers 1 --out OUT", "SAVED is a saved model of bert, and no run"),
     ("evaluate SAVED", "Judge it by descend evaluate SAVED --task classification --data PATH"),
@@ -230,7 +230,7 @@ OTHERS = [
     ("evaluate RUN --most 1", "--limit (most) must be at least 2 samples; got 1"),
     ("export RUN --layers 1 --out OUT --tolerance 2", "go with --layers auto"),
     ("export RUN --layers 1 --out OUT --baseline RUN", "go with --layers auto"),
-    ("export RUN --layers few --out OUT", "a whole number of at least 1, or auto; got 'few'"),
+    ("export RUN --layers few --out OUT", "a whole number of at least 1, auto or certified; got 'few'"),
     (
         "train video-ut --data generated --out OUT --out RUN",
         "RUN exists; choose another with --out, or resume the run with --resume.",
@@ -297,7 +297,7 @@ OTHERS = [
     ("complete --out new.json", "expected the folder of a run and --prompts"),
     # Exports.
     *(
-        (f"export RUN --out new --layers={layers}", f"1 to 2, the layers of RUN, or auto; got {layers}")
+        (f"export RUN --out new --layers={layers}", f"1 to 2, the layers of RUN, auto or certified; got {layers}")
         for layers in (0, 3, 99)
     ),
     *((f"export RUN --out new --layers={layers}", layers) for layers in ("two", "-1", "1.5")),

@@ -9,9 +9,9 @@ from descend.results import ENOUGH_GROUPS, STATUSES, Status
 
 _LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
 _MEND = (
-    f"Train longer, or if only deep layers break for fewer steps: then the model overfits. Or {_LESS}. If the run’s "
-    "folder holds best_feasible, that model met the constraints: evaluate it with --model best_feasible, in Python by "
-    "descend.evaluate."
+    "Train longer; if only deep layers break, for fewer steps, as the model may overfit, or with fewer layers, as the "
+    f"last ones may have nothing left to do. Or {_LESS}. If the run’s folder holds best_feasible, that model met the "
+    "constraints: evaluate it with --model best_feasible, in Python by descend.evaluate."
 )
 _WORDS = {
     "holds": ("✓", "Feasible", "Nothing: this is certain."),

@@ -40,15 +40,14 @@ def time(group: Group) -> Chart | None:
     """The measure against the measured milliseconds per sample up to each layer."""
     series = []
     for arm in group.arms:
-        values, times = mean_rows(arm.along("layer_metrics", group.train_noise)), arm.milliseconds
+        values, times = mean_rows(arm.along("layer_metrics", group.train_noise)), group.milliseconds(arm)
         if values and times:
             series += [Series(arm.label, times, values, arm.style.light, arm.style.marker), *_rings(arm, times)]
     if not series:
         return None
     timed = [run.summary.latency for run in group.runs if run.summary.latency]
     measured = " and on ".join(dict.fromkeys(f"{each.device}, in batches of {each.batch_size}" for each in timed))
-    shifted = "Networks of one shape take the same time: where their curves are shifted, the machine was busier."
-    words = f"What a budget of time buys, measured on {measured}. {shifted}"
+    words = f"What a budget of time buys, measured on {measured}. Of networks of one shape the least time counts."
     return chart(f"{group.metric} against time", words, ("milliseconds per sample", group.metric), series, log=None)
 
 

@@ -143,11 +143,6 @@ class Arm:
         """The summary of the first seed."""
         return self.runs[0].summary
 
-    @property
-    def milliseconds(self) -> list[float]:
-        """Per sample up to each layer, the mean over the seeds that were timed; empty if none was."""
-        return mean_rows(run.summary.latency.milliseconds for run in self.runs if run.summary.latency)
-
     def along(self, entry: str, level: float) -> list[list[float]]:
         """The values of layers 0 … L at a noise level, of each seed that has them.
 
@@ -219,9 +214,7 @@ class Group:
     @property
     def metric(self) -> str:
         """The metric's name for readers."""
-        metric = self.summary.metric
-        acronym = len(metric) <= 4 and metric != "loss"
-        return metric.upper() if acronym else metric.replace("_", " ").capitalize()
+        return self.summary.metric_name
 
     @property
     def measure(self) -> Measure:
@@ -235,6 +228,15 @@ class Group:
         """The metric of the noisy input itself at the training noise; None where it was not measured."""
         known = [run.summary.input_metrics.get(self.train_noise) for run in self.runs if self.train_noise]
         return next((value for value in known if value is not None), None)
+
+    def milliseconds(self, arm: Arm) -> list[float]:
+        """Per sample up to each layer of an arm, the least of networks of its shape timed alike; empty if none was."""
+        rows, timed = [], arm.summary.latency
+        for run in self.runs:
+            latency, same = run.summary.latency, run.summary.model == arm.summary.model
+            if timed and latency and same and (latency.device, latency.batch_size) == (timed.device, timed.batch_size):
+                rows.append(latency.milliseconds)
+        return list(map(min, zip(*rows, strict=False)))
 
     @property
     def noise_levels(self) -> list[float]:
@@ -302,12 +304,14 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
         taken = [arm.style for arm in arms]
         free = [style for style in (STYLES.get(method), *SPARE_STYLES) if style and style not in taken]
         style = free[0] if free else SPARE_STYLES[len(arms) % len(SPARE_STYLES)]
-        label = ", ".join([METHOD_NAMES.get(method, method), *differing])
+        label = ", ".join(filter(None, [METHOD_NAMES.get(method, method), *differing]))
         arms.append(Arm(label, style, sorted(members, key=lambda run: run.summary.seed)))
     return arms
 
 
 def _in_words(setting: str, value: Any) -> str:
+    if value is None or value == ():
+        return ""
     if setting == "α":
         return f"α = {format_alpha(value)}"
     if setting == "layers":

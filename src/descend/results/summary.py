@@ -268,7 +268,9 @@ class Summary(Verdict, Provenance, File):
                 rows.append(Sufficient(within, "no layer" + " on validation data" * bool(needed.chosen), "", "", ""))
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
-            state = "none can be left out" if self._needs_all(choice) else choice.state_words
+            state = choice.state_words
+            if choice.layer == self.depth:
+                state = "none can be left out" + (f"; the last one {state}" if needed.baseline else "")
             if choice.state != "proven" and (worse := choice.worse_words(self.higher_is_better)):
                 state += f", {'but ' * (choice.worse > percent)}{worse}"
             if choice.state != "proven" and certain is not None and certain < self.depth:
@@ -280,16 +282,19 @@ class Summary(Verdict, Provenance, File):
     def terms(self) -> list[str]:
         """What `suffices` rests on, and whether the last layer is as good as the baseline's, in sentences."""
         needed = self.layers_needed
-        full = f"{self.metric} at γ = {needed.noise:g}, held to {self.full_depth}"
         how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
         alone = " for this one trained model; with another seed it may differ" * (self.method != "plain")
-        lines = [f"{full[0].upper()}{full[1:]}. {how} on {self.split} data, with {CONFIDENCE:.0%} confidence{alone}."]
+        lines = [
+            f"{self.metric_name} at γ = {needed.noise:g}, held to {self.full_depth}. {how} on {self.split} data, with "
+            f"{CONFIDENCE:.0%} confidence{alone}."
+        ]
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
             lines.append(f"Last layer within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}.")
         metric, choice = self.layer_metrics.get(needed.noise), needed.choice(KEPT_WITHIN)
         if metric and choice and self._needs_all(choice):
-            lines.append(f"Without its last layer it has {metric[-2]:.3g}, with it {metric[-1]:.3g}.")
+            shorter = "A model that is trained with fewer layers from the start may do as well."
+            lines.append(f"Without its last layer it has {metric[-2]:.3g}, with it {metric[-1]:.3g}. {shorter}")
         if needed.last and needed.full is not None and metric:
             worse = needed.last.worse_words(self.higher_is_better)
             lines.append(f"It has {metric[-1]:.3g}, that full depth {needed.full:.3g}: {worse}.")
@@ -380,6 +385,12 @@ class Summary(Verdict, Provenance, File):
             return "its own full depth"
         seed = "" if needed.seed in (None, self.seed) else f" of seed {needed.seed}"
         return f"the full depth of {run_name(Path(needed.baseline))}{seed}"
+
+    @property
+    def metric_name(self) -> str:
+        """The metric's name for readers."""
+        acronym = len(self.metric) <= 4 and self.metric != "loss"
+        return self.metric.upper() if acronym else self.metric.replace("_", " ").capitalize()
 
     @property
     def family(self) -> str:

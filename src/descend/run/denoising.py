@@ -66,13 +66,15 @@ def denoise(
     if noise is not None and denoiser.noise_std is None:
         raise InputError("noise needs the σ_x of the training data, and the run has none. Train the run again.")
     shaken = None if noise is None or denoiser.noise is None else denoiser.noise.at(noise)
-    frames, added, left, blurred = 0, 0.0, 0.0, 0.0  # squared errors in grey levels, summed over frames
+    frames = 0
+    # Of each clip, and of all: frames; over them sums of squared errors in grey levels, noisy, denoised and blurred.
+    errors = {"": np.zeros(4)}
     with atomic_folder(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
         for number, clip in enumerate(clips):
             folder = part / clip.name
             folder.mkdir(parents=True)
             draws = generator_of(Stream.SAMPLE_NOISE, 0, number)
-            first = 0
+            first, errors[clip.name] = 0, np.zeros(4)
             for clean in _blocks(clip, denoiser.window, limit):
                 given = clean
                 if shaken is not None:
@@ -83,23 +85,25 @@ def denoise(
                 _save(folder, "", denoised, first)
                 if shaken is not None:
                     _save(folder, "_noisy", (given * 255).round().clip(0, 255).astype(np.uint8), first)
-                    added += _squared(given * 255, clean)
-                    left += _squared(denoised, clean)
-                    blurred += _squared(gaussian_filter(given * 255, 1), clean)
+                    shown = given * 255, denoised, gaussian_filter(given * 255, 1)
+                    errors[clip.name] += [len(clean), *(_squared(each, clean) for each in shown)]
                 first += len(clean)
+                frames += len(clean)
                 bar.update(len(clean))
-            frames += first
+            errors[""] += errors[clip.name]
     count = f"{_some(frames, 'frame')} of {_some(len(clips), 'clip')}"
     lines = [f"{out}: {count} after layer {layer} of {denoiser.depth}."]
     if (trained := denoiser.noise_std) is not None:
-        weaker = "" if added else " Frames with less may get worse; --noise adds some, for a trial."
+        weaker = " Frames with less may get worse; --noise adds some, for a trial." if shaken is None else ""
         lines.append(f"The model was trained to remove noise of standard deviation {trained:.0f} of 255.{weaker}")
-    if added:
-        before, after, blur = ((total / frames) ** 0.5 for total in (added, left, blurred))
+    if shaken is not None:
+        rows = {name: np.sqrt(sums[1:] / sums[0]) for name, sums in errors.items()}
+        before, after, blur = rows.pop("")
         lines.append(
             f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised, {blur:.1f} "
-            "blurred over neighbouring frames and pixels."
+            "blurred (Gaussian, over 1 frame and 1 pixel, not tuned)."
         )
+        lines += [f"  {name}: {row[0]:.1f}, {row[1]:.1f}, {row[2]:.1f}" for name, row in rows.items() if len(rows) > 1]
     return lines
 
 
