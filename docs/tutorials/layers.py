@@ -39,16 +39,17 @@ words = f"--model {model} --data {data} --pooling mean --max-length 64 --noise 0
 words += " --max-steps 100 --per-device-train-batch-size 16 --learning-rate 1e-4"
 descend(f"train text {words} --method erm --out runs/layers/plain")
 descend(f"train text {words} --out runs/layers/fewer")
-descend("evaluate runs/layers/plain --noise 0")
-descend("evaluate runs/layers/fewer --noise 0 --baseline runs/layers/plain")
+descend("evaluate runs/layers/plain --noise 0 --limit 300")
+descend("evaluate runs/layers/fewer --noise 0 --limit 300 --baseline runs/layers/plain")
 
 # %%
 # Compare, and keep the layers that suffice
 # -----------------------------------------
-# Both are held to the full depth of plain training. ``export --layers auto`` writes the first K layers as a model that
-# Transformers loads; its head reads the mean of the tokens, so ``import descend.models`` comes before.
+# All are held to the full depth of plain training, the untrained model with its fitted readouts too. ``export --layers
+# auto`` writes the first K layers as a model that Transformers loads; its head reads the mean of the tokens, so
+# ``import descend.models`` comes before. It warns where test texts do not certify that K.
 
-descend("compare runs/layers/plain runs/layers/fewer --out runs/layers/page")
+descend("compare runs/layers/as_it_is runs/layers/plain runs/layers/fewer --out runs/layers/page")
 descend("export runs/layers/fewer --layers auto --baseline runs/layers/plain --out runs/layers/first")
 
 # %%
