@@ -215,11 +215,6 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
         return model
 
     @property
-    def depth(self) -> int:
-        """L, the number of blocks."""
-        return self.config.num_hidden_layers
-
-    @property
     def layer_modules(self) -> Iterable[nn.Module]:
         """The blocks of the ViT."""
         return self.vit.layers if self.config.backbone == "vit" else self.vit.encoder.layer
