@@ -31,17 +31,13 @@ def first(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tens
     return norm(hidden[:, 0])
 
 
-def _mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return masked_mean(norm(hidden), looks)
-
-
 def _last(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
     rows = torch.arange(len(hidden), device=hidden.device)
     return norm(hidden[:, -1] if looks is None else hidden[rows, looks])
 
 
 def _first_or_mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return (_mean if config.classifier_pooling == "mean" else first)(config, norm, hidden, looks)
+    return masked_mean(norm(hidden), looks) if config.classifier_pooling == "mean" else norm(hidden[:, 0])
 
 
 def _alone(pooled: Tensor) -> Tensor:
@@ -135,7 +131,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": _DECODER,
     # The rest is its encoder's, see `family_of`.
     MeanPooledConfig.model_type: Family(_first_or_mean, ("dropout", "score"), "", None),
-    TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
+    TextUTConfig.model_type: Family(_first_or_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
 heads and blocks."""

@@ -54,8 +54,7 @@ class LinearReadout(PreTrainedModel):
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
         )
         hidden = encoded.last_hidden_state
-        reads_first = getattr(self.config, "classifier_pooling", "mean") == "cls"
-        pooled = hidden[:, 0] if reads_first else masked_mean(hidden, attention_mask)
+        pooled = hidden[:, 0] if self.config.classifier_pooling == "cls" else masked_mean(hidden, attention_mask)
         logits = getattr(self, self.head_name)(self.dropout(pooled))
         return SequenceClassifierOutput(
             loss=None if labels is None else F.cross_entropy(logits, labels),
@@ -163,6 +162,7 @@ class TextUTConfig(PreTrainedConfig):
     """
 
     model_type = "descend-text-ut"
+    classifier_pooling = "mean"
 
     def __init__(
         self,
