@@ -261,7 +261,7 @@ def test_what_can_not_be_read_is_refused_with_its_reason(auto, kind, settings, m
 def test_a_linear_readout_is_one_matrix_on_the_mean_or_the_first_token_of_every_layer(family, pooling):
     """Against the encoder's own hidden states, and a product written out."""
     own = made("mean", family)
-    own.pooling = own.config.classifier_pooling = pooling
+    own.config.classifier_pooling = pooling
     inputs, labels = batch_of("mean")
     states = own.base_model(**inputs, output_hidden_states=True).hidden_states
     name = encoders.FAMILIES[family].norm  # that of the last block's output, of which the last state is made

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from descend.models import DUST, UT, DUSTConfig, UTConfig, dct_dictionary
 from descend.models.dust import code_kernel
+from descend.models.ut import symmetric_attention, symmetric_feedforward
 from tests.support.networks import moved
 
 SIDE = 4  # of a patch; P = 16 pixels
@@ -75,7 +76,7 @@ def test_gaussian_attention_is_a_gradient_step_that_lowers_its_energy(seed, coun
     Eq. (45) less its norm term: W y moves by −∇/Σ_j γ_ij; the gradient reaches y through Wᵀ once more.
     """
     model, tokens, projection = ut("gaussian"), draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
-    moved = model.attend(tokens, projection)
+    moved = symmetric_attention(tokens, projection, kernel="gaussian")
     assert pair_energy(moved, projection) <= pair_energy(tokens, projection) + 1e-12
     slope = gradient(lambda y: model.attention_energy(y, projection), tokens)
     way = (moved - tokens) @ projection.T @ projection
@@ -92,7 +93,7 @@ def test_feed_forward_is_a_projected_gradient_step_that_lowers_its_energy(seed, 
     vectors = torch.linalg.qr(draw(seed, PIXELS, PIXELS)).Q
     mixer = vectors @ torch.diag(floor + scale * draw(seed + 1, PIXELS).abs()) @ vectors.T
     model, mixer, tokens = ut(), (mixer + mixer.T) / 2, draw(seed + 2, 5, PIXELS).abs()
-    moved = model.feed(tokens, mixer)
+    moved = symmetric_feedforward(tokens, mixer)
     slope = gradient(lambda y: model.feedforward_energy(y, mixer), tokens)
     torch.testing.assert_close(moved, (tokens - slope).clamp(min=0))
     torch.testing.assert_close(moved, (tokens + tokens @ mixer).clamp(min=0))

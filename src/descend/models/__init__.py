@@ -4,12 +4,12 @@ from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier, decide, leave_at
 from descend.models.denoiser import Denoiser, Reconstruction, UnrolledModel, dct_dictionary
 from descend.models.dust import DUST, DUSTConfig
-from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier, family_of
+from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.first_layers import keep_first, merged, plain_output
-from descend.models.hooked import HookedModel, layered
+from descend.models.hooked import PAGE, HookedModel, layered
 from descend.models.images import LayeredImageClassifier, resized
 from descend.models.layered import PLACES, LayeredModel
-from descend.models.library import LibraryModel, check_family
+from descend.models.library import LibraryModel, check_family, family_of
 from descend.models.linear_readout import (
     LinearReadout,
     MeanPooledConfig,
@@ -20,7 +20,6 @@ from descend.models.linear_readout import (
 from descend.models.loading import MOST_LAYERS, load_model, refuse_unsafe
 from descend.models.modules import changed, check_savable, close, evaluating, save_module, tied_names
 from descend.models.own_exits import MARK, TRANSLATOR, heard
-from descend.models.recorded import PAGE
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 

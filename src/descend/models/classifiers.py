@@ -110,8 +110,7 @@ class LayeredClassifier(LayeredEncoder):
 
     def _logit_layers(self) -> list[tuple[str, nn.Linear]]:
         """The last layers of the heads and their names; the model's comes last, with PEFT its trained copy."""
-        own = [] if self.own_exits is None else list(self.own_exits)
-        layers = [self._last_of_classes(exit.named_modules()) for exit in own]
+        layers = [self._last_of_classes(exit.named_modules()) for exit in self.own_exits or ()]
         rest = ((name, each) for name, each in self.network.named_modules() if not name.startswith(f"{EXITS}."))
         return [*layers, self._last_of_classes(rest)]
 
@@ -127,13 +126,6 @@ class LayeredClassifier(LayeredEncoder):
         """The logits (B, C) of every layer."""
         looks = self.looks(inputs)
         return (self.readout(hidden, looks, layer=layer) for layer, hidden in enumerate(states))
-
-    @property
-    def _first_output(self) -> nn.Module:
-        """The module whose output is h_1, which is block 1 or what follows it."""
-        name = self.family.after_first
-        follows: nn.Module | None = None if name is None else attrgetter(name)(self.library.base_model)
-        return next(iter(self.layer_modules)) if follows is None else follows
 
     def exits(
         self, inputs: Mapping[str, Tensor], leave: Callable[[int, Tensor, Tensor], Tensor]
@@ -181,10 +173,12 @@ class LayeredClassifier(LayeredEncoder):
             return hidden if others is None else (hidden, *map(here, others))
 
         blocks = list(self.layer_modules)
+        after_first = self.family.after_first
+        follows: nn.Module | None = attrgetter(after_first)(self.library.base_model) if after_first else None
         with ExitStack() as hooks, suppress(_EveryRowLeft):
             for block in blocks:
                 hooks.enter_context(block.register_forward_pre_hook(before, with_kwargs=True))
-            for module in [self._first_output, *blocks[1:]]:
+            for module in [blocks[0] if follows is None else follows, *blocks[1:]]:
                 hooks.enter_context(module.register_forward_hook(after))
             # Call the whole model, not only its encoder, so that hooks for noise and adapters run.
             self(**inputs)

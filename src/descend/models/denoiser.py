@@ -47,6 +47,11 @@ class Denoiser(LayeredModel, PreTrainedModel):
         self.input = nn.Identity()
 
     @property
+    def depth(self) -> int:
+        """L, the number of layers."""
+        return self.config.depth
+
+    @property
     @abstractmethod
     def patch_shape(self) -> tuple[int | None, int]:
         """The number of a frame's patches, None for any, and the pixels of one."""
@@ -142,11 +147,6 @@ class UnrolledModel(Denoiser):
 
     config: UnrolledConfig
     gradient_checkpointing = False
-
-    @property
-    def depth(self) -> int:
-        """L, the number of layers."""
-        return self.config.depth
 
     @property
     def patch_shape(self) -> tuple[None, int]:

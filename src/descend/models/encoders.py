@@ -1,6 +1,7 @@
 """Hugging Face models that read a whole text: a table of families, the base of their heads, and heads for tokens."""
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from descend.errors import refuse
-from descend.models.library import LOOKS, LibraryModel, check_family
+from descend.models.library import LOOKS, LibraryModel
 from descend.models.linear_readout import MeanPooledConfig, TextUTConfig, masked_mean
 
 Norm = Callable[[Tensor], Tensor]
@@ -30,17 +31,13 @@ def first(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tens
     return norm(hidden[:, 0])
 
 
-def _mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return masked_mean(norm(hidden), looks)
-
-
 def _last(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
     rows = torch.arange(len(hidden), device=hidden.device)
     return norm(hidden[:, -1] if looks is None else hidden[rows, looks])
 
 
 def _first_or_mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    return (_mean if config.classifier_pooling == "mean" else first)(config, norm, hidden, looks)
+    return masked_mean(norm(hidden), looks) if config.classifier_pooling == "mean" else norm(hidden[:, 0])
 
 
 def _alone(pooled: Tensor) -> Tensor:
@@ -48,13 +45,11 @@ def _alone(pooled: Tensor) -> Tensor:
     return pooled[:, None]
 
 
-def _positions(config: Any) -> int:
-    return config.max_position_embeddings
-
-
 def _positions_after_padding(config: Any) -> int:
     return config.max_position_embeddings - config.pad_token_id - 1
 
+
+_positions = attrgetter("max_position_embeddings")
 
 Head = tuple[str | Callable[[Tensor], Tensor], ...]
 """The parts of a head in the order of their calls: dotted names of modules of the Hugging Face model, or functions."""
@@ -136,30 +131,10 @@ FAMILIES: dict[str, Family] = {
     "qwen3": _DECODER,
     # The rest is its encoder's, see `family_of`.
     MeanPooledConfig.model_type: Family(_first_or_mean, ("dropout", "score"), "", None),
-    TextUTConfig.model_type: Family(_mean, ("dropout", "classifier"), "layers", None),
+    TextUTConfig.model_type: Family(_first_or_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
 heads and blocks."""
-
-
-def family_of(config: Any, families: Mapping[str, Family] = FAMILIES) -> Family:
-    """The row of a configuration; a mean-pooled classifier's has the blocks, norm and longest text of its encoder.
-
-    Raises:
-        InputError: If the encoder's family is not in the table.
-    """
-    row = families[config.model_type]
-    if not isinstance(config, MeanPooledConfig):
-        return row
-    check_family(config.encoder, families)
-    encoder = families[config.encoder.model_type]
-    longest = encoder.longest
-    return row._replace(
-        blocks=encoder.blocks,
-        longest=None if longest is None else lambda config: longest(config.encoder),
-        norm=encoder.norm,
-        after_first=encoder.after_first,
-    )
 
 
 class LayeredEncoder(LibraryModel):
@@ -203,10 +178,6 @@ class LayeredEncoder(LibraryModel):
             ),
         )
 
-    def find_family(self) -> Family:
-        """The row of the model's family, see `family_of`."""
-        return family_of(self.config, self.families)
-
     @property
     def limits(self) -> dict[str, int]:
         """The number of labels, the size of the vocabulary, and the longest text in tokens."""
@@ -242,6 +213,10 @@ class LayeredEncoder(LibraryModel):
         """The norm that reads a layer, see `part`."""
         return nn.Identity() if self._norm_name is None else self.part(self._norm_name, layer)
 
+    def readout(self, hidden: Tensor, *, layer: int | None = None) -> Tensor:
+        """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""
+        return self.read_by_head(self.norm(layer)(hidden), layer)
+
     def read_by_head(self, hidden: Tensor, layer: int | None) -> Tensor:
         """The logits that the head of a layer makes of its input."""
         for part in self.head:
@@ -272,15 +247,7 @@ class LayeredEncoder(LibraryModel):
         return others | {"inputs_embeds": self.get_input_embeddings()(ids)}
 
 
-class LayeredTokenModel(LayeredEncoder):
-    """The base of both: one head reads each token of every layer's output."""
-
-    def readout(self, hidden: Tensor, *, layer: int | None = None) -> Tensor:
-        """The logits (…, C) that the head reads from tokens (…, H) of one layer's output."""
-        return self.read_by_head(self.norm(layer)(hidden), layer)
-
-
-class LayeredTokenClassifier(LayeredTokenModel):
+class LayeredTokenClassifier(LayeredEncoder):
     """A Hugging Face token classifier whose every layer's output is read by its head.
 
     Args:
@@ -300,7 +267,7 @@ class LayeredTokenClassifier(LayeredTokenModel):
         return {"labels": labels.reshape(tokens.shape)}
 
 
-class LayeredQuestionAnswerer(LayeredTokenModel):
+class LayeredQuestionAnswerer(LayeredEncoder):
     """A Hugging Face model that marks where an answer starts and ends, whose every layer's output is read by its head.
 
     A prediction is (B, T, 2): logits of the start and of the end at each token.

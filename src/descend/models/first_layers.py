@@ -39,8 +39,7 @@ def keep_first(model: LayeredModel, layers: int) -> None:
         del blocks[layers:]
     if isinstance(model, UnrolledModel) and not model.config.tied:
         for name in PER_LAYER_TENSORS:
-            tensor = getattr(model, name, None)
-            if tensor is not None:
+            if (tensor := getattr(model, name, None)) is not None:
                 rows = tensor.detach()[:layers].clone()
                 setattr(model, name, nn.Parameter(rows) if isinstance(tensor, nn.Parameter) else rows)
     # Of a mean-pooled classifier it is the encoder's; in all others base model and model have the same.

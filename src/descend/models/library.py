@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError, refuse
 from descend.models.layered import PLACES
+from descend.models.linear_readout import MeanPooledConfig
 from descend.models.modules import WrappedModel, changed, close, cuda_devices, evaluating
 from descend.models.own_exits import EXITS, MARK, TRANSLATOR, key_of, load_saved
 
@@ -65,6 +66,30 @@ def check_family(config: Any, families: Mapping[str, Any]) -> None:
     )
 
 
+def family_of(config: Any, families: Mapping[str, Any]) -> Any:
+    """The row of a configuration; a mean-pooled classifier's has the blocks, norm and longest text of its encoder.
+
+    Args:
+        config: The model's configuration.
+        families: ``config.model_type`` → the model family.
+
+    Raises:
+        InputError: If the model's family or the encoder's is not in the table, see `check_family`.
+    """
+    check_family(config, families)
+    row = families[config.model_type]
+    if not isinstance(config, MeanPooledConfig):
+        return row
+    encoder = family_of(config.encoder, families)
+    longest = encoder.longest
+    return row._replace(
+        blocks=encoder.blocks,
+        longest=None if longest is None else lambda config: longest(config.encoder),
+        norm=encoder.norm,
+        after_first=encoder.after_first,
+    )
+
+
 def logits_of(outputs: Any) -> Tensor | None:
     """The logits among the outputs of a Hugging Face model; those of start and end as one tensor (B, T, 2).
 
@@ -97,15 +122,10 @@ class LibraryModel(WrappedModel):
                 "expected adapters in the layers, such as LoRA's; got virtual tokens before the text, whose layers "
                 "can't be read by the head alone."
             )
-        check_family(self.config, self.families)
-        self.family = self.find_family()
+        self.family = family_of(self.config, self.families)
         if getattr(self.config, MARK, False) and self.own_exits is None:
             self.give_own_exits()
             load_saved(self.library)
-
-    def find_family(self) -> Any:
-        """The row of the model's family."""
-        return self.families[self.config.model_type]
 
     @property
     def library(self) -> Any:

@@ -16,7 +16,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.models.ut import symmetric_attention, symmetric_feedforward
 
 
@@ -28,7 +28,6 @@ class LinearReadout(PreTrainedModel):
     """
 
     head_name = "score"
-    pooling = "mean"
     dropout: nn.Dropout
 
     def forward(
@@ -55,7 +54,7 @@ class LinearReadout(PreTrainedModel):
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
         )
         hidden = encoded.last_hidden_state
-        pooled = hidden[:, 0] if self.pooling == "cls" else masked_mean(hidden, attention_mask)
+        pooled = hidden[:, 0] if self.config.classifier_pooling == "cls" else masked_mean(hidden, attention_mask)
         logits = getattr(self, self.head_name)(self.dropout(pooled))
         return SequenceClassifierOutput(
             loss=None if labels is None else F.cross_entropy(logits, labels),
@@ -143,7 +142,6 @@ class MeanPooledForSequenceClassification(LinearReadout):
         config.take(self.encoder.config)  # its own knows its attention, which makes its mask
         if hasattr(self.encoder, "pooler"):
             self.encoder.pooler = None  # the linear layer takes its place
-        self.pooling = config.classifier_pooling
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.encoder.hidden_size, config.num_labels or 2)
         self.post_init()
@@ -164,6 +162,7 @@ class TextUTConfig(PreTrainedConfig):
     """
 
     model_type = "descend-text-ut"
+    classifier_pooling = "mean"
 
     def __init__(
         self,
@@ -177,9 +176,10 @@ class TextUTConfig(PreTrainedConfig):
         pad_token_id: int = 0,
         **kwargs: Any,
     ):
-        for name, value in (("num_hidden_layers", num_hidden_layers), ("attention_size", attention_size)):
-            if value < 1:
-                raise InputError(f"{name} must be at least 1; got {value}.")
+        refuse(
+            (num_hidden_layers < 1, f"num_hidden_layers must be at least 1; got {num_hidden_layers}."),
+            (attention_size < 1, f"attention_size must be at least 1; got {attention_size}."),
+        )
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers

@@ -1,7 +1,6 @@
 """Load models from folders and the Hub: bounded sizes, safetensors only, no code, no pickles."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refuse
 from descend.reading import PICKLES, read_json
 
 MOST_LAYERS = 1024
@@ -42,7 +41,10 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
     try:
         refuse_unsafe(source)
         # Set trust_remote_code: by default Transformers asks on the terminal whether to run a folder's code.
-        with _quiet():
+        # No tables of new and unused weights: callers know which head is new, and check the rest.
+        with ExitStack() as after:
+            after.callback(logging.set_verbosity, logging.get_verbosity())
+            logging.set_verbosity_error()
             return kind.from_pretrained(source, trust_remote_code=False, use_safetensors=True, **settings)
     except InputError:
         raise
@@ -50,17 +52,6 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
     except Exception as error:
         why = reason(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {reason(error)}"
         raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. {why}") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Transformers' tables of new and unused weights: callers know which head is new, and check the rest."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def refuse_unsafe(source: str | Path) -> None:
@@ -107,18 +98,25 @@ def _refuse_sizes(config: Any, source: str) -> None:
         if isinstance(value, dict):
             _refuse_sizes(value, f"{source}, {name}")
         most = MOST_LAYERS if name in _BLOCKS else MOST_LABELS if name == "num_labels" else MOST_SIZE
-        if name in _LAYERS and value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{source}: {name} must be a whole number of at least 1; got {str(value)[:60]}.")
-        if isinstance(value, int) and abs(value) > most and "theta" not in name:
-            raise InputError(f"{source}: {name} must be at most {most}; got {str(value)[:60]}.")
-        if name.endswith("attn_implementation") and "/" in str(value):
-            raise InputError(f"{source}: {name} asks for code from the Hub, {str(value)[:60]}. Remove the entry.")
+        got = str(value)[:60]
+        refuse(
+            (
+                name in _LAYERS and value is not None and (type(value) is not int or value < 1),
+                f"{source}: {name} must be a whole number of at least 1; got {got}.",
+            ),
+            (
+                isinstance(value, int) and abs(value) > most and "theta" not in name,
+                f"{source}: {name} must be at most {most}; got {got}.",
+            ),
+            (
+                name.endswith("attn_implementation") and "/" in str(value),
+                f"{source}: {name} asks for code from the Hub, {got}. Remove the entry.",
+            ),
+        )
 
 
 def _tensors(file: Path) -> int:
     """The number of tensors in a safetensors file; 0 if its header is damaged, which loading it will report."""
-    try:
-        with safe_open(file, "pt") as content:
-            return len(content.keys())
-    except (OSError, SafetensorError):
-        return 0
+    with suppress(OSError, SafetensorError), safe_open(file, "pt") as content:
+        return len(content.keys())
+    return 0

@@ -100,15 +100,8 @@ class UT(UnrolledModel):
 
     def layer(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
         """One layer, eq. (47) then (48), of ``hidden`` (…, T, P)."""
-        return self.feed(self.attend(hidden, projection), mixer)
-
-    def attend(self, hidden: Tensor, projection: Tensor) -> Tensor:
-        """Symmetric attention, eq. (47): a step down `attention_energy` in the Gaussian kernel (Theorem 3.1)."""
-        return symmetric_attention(hidden, projection, self.config.heads, self.config.kernel)
-
-    def feed(self, hidden: Tensor, mixer: Tensor) -> Tensor:
-        """Symmetric feed-forward with residual, eq. (48): a projected step down `feedforward_energy`."""
-        return symmetric_feedforward(hidden, mixer)
+        attended = symmetric_attention(hidden, projection, self.config.heads, self.config.kernel)
+        return symmetric_feedforward(attended, mixer)
 
     def energies(self, inputs: Tensor) -> Tensor:
         """E(h_0) … E(h_L), (L+1, B), of noisy patches (B, T, N, P): `energy` on average over patch positions."""
@@ -119,11 +112,11 @@ class UT(UnrolledModel):
     def energy(self, hidden: Tensor, projection: Tensor, mixer: Tensor) -> Tensor:
         """E(Y), eq. (45) less its norm term and eq. (46), of sequences (…, T, P), shape (…).
 
-        A layer descends its two parts in turn. With the Gaussian kernel `attend` moves W y_i by −∇/Σ_j γ_ij of
-        `attention_energy`, γ_ij = exp(−½‖W y_i − W y_j‖²). Softmax also weights keys by exp(½‖W y_j‖²): the result is
-        the same if all norms are equal, and otherwise not a gradient direction. `feed` is a gradient step of length 1
-        on `feedforward_energy`, projected on Y ≥ 0. Several heads are treated as one projection with all their rows,
-        because no energy is known for the average of their attention.
+        A layer descends its two parts in turn. With the Gaussian kernel attention moves W y_i by −∇/Σ_j γ_ij of
+        `attention_energy`, γ_ij = exp(−½‖W y_i − W y_j‖²) (Theorem 3.1). Softmax also weights keys by exp(½‖W y_j‖²):
+        the result is the same if all norms are equal, and otherwise not a gradient direction. The feed-forward is a
+        gradient step of length 1 on `feedforward_energy`, projected on Y ≥ 0. Several heads are treated as one
+        projection with all their rows, because no energy is known for the average of their attention.
         """
         return self.attention_energy(hidden, projection) + self.feedforward_energy(hidden, mixer)
 

@@ -215,11 +215,6 @@ class ViTDenoiser(Denoiser, ViTPreTrainedModel):
         return model
 
     @property
-    def depth(self) -> int:
-        """L, the number of blocks."""
-        return self.config.num_hidden_layers
-
-    @property
     def layer_modules(self) -> Iterable[nn.Module]:
         """The blocks of the ViT."""
         return self.vit.layers if self.config.backbone == "vit" else self.vit.encoder.layer
@@ -293,14 +288,18 @@ def _processing(processor: ViTImageProcessorPil, image_size: int | list[int] | t
     """The settings of `ViTDenoiserConfig` that reproduce an image processor on grey frames in [0, 1]."""
     size = (processor.size["height"], processor.size["width"])
     crops = getattr(processor, "do_center_crop", False)
-    if size != (image_size, image_size) or not processor.do_resize or crops:
-        raise InputError(
+    refuse(
+        (
+            size != (image_size, image_size) or not processor.do_resize or crops,
             f"the image processor must resize to its model's image_size, {image_size}, without a crop; got "
             f"size {size}, do_resize {processor.do_resize}, do_center_crop {crops}. "
-            "Correct preprocessor_config.json."
-        )
-    if processor.resample not in FILTERS:
-        raise InputError(f"the image processor's resample must be one of {FILTERS}; got {processor.resample}.")
+            "Correct preprocessor_config.json.",
+        ),
+        (
+            processor.resample not in FILTERS,
+            f"the image processor's resample must be one of {FILTERS}; got {processor.resample}.",
+        ),
+    )
     mean, std = processor.image_mean, processor.image_std
     if not processor.do_normalize:
         mean, std = [0.0] * len(mean), [1.0] * len(std)

@@ -149,7 +149,7 @@ class TextRecipe(TextSettings, Recipe):
 
     def _check_length(self, config: PreTrainedConfig) -> None:
         """Refuse a pretrained model that takes shorter texts."""
-        longest = family_of(config).longest
+        longest = family_of(config, encoders.FAMILIES).longest
         if longest is not None and self.max_length > longest(config):
             raise InputError(
                 f"{self.model} takes texts of at most {longest(config)} tokens; got --max-length {self.max_length}."

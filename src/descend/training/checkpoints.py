@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-import logging
 import shutil
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import logging
 
 from descend.errors import InputError
 from descend.reading import PICKLES, read_json
@@ -25,7 +24,7 @@ DAMAGED = "damaged-"
 STOPPED = "stopped-"
 """Prefix of the folder with the state before a step that failed; the number of that state's step follows."""
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 
 def seal(checkpoint: Path) -> None:
@@ -87,13 +86,13 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
     if not newest or not limit or limit < 0:
         return
     stays = {newest[0]} | ({Path(best)} if best else set())
-    stays |= set([each for each in newest if each not in stays][: max(0, limit - len(stays))])
+    others = [each for each in newest if each not in stays]
     (folder / PART).mkdir(exist_ok=True)
-    for checkpoint in newest:
-        if checkpoint in stays:
-            continue
+    for checkpoint in others[max(0, limit - len(stays)) :]:
         if not written_by_descend(checkpoint):
-            _warn_kept(checkpoint)
+            logger.warning_once(
+                "%s holds what Descend did not write. It stays, and save_total_limit passes over it.", checkpoint
+            )
         else:
             shutil.rmtree(checkpoint.rename(folder / PART / checkpoint.name), ignore_errors=True)
     shutil.rmtree(folder / PART, ignore_errors=True)
@@ -183,12 +182,6 @@ def step_of(checkpoint: Path) -> int:
     """The step in a checkpoint's name; −1 if there is none."""
     number = checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
     return int(number) if number.isdecimal() else -1
-
-
-@cache
-def _warn_kept(checkpoint: Path) -> None:
-    """Warn once of a checkpoint that is not deleted."""
-    logger.warning("%s holds what Descend did not write. It stays, and save_total_limit passes over it.", checkpoint)
 
 
 def _files(checkpoint: Path) -> list[Path]:

@@ -196,15 +196,14 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 self.dual_warmup_epochs is not None and self.dual_warmup_steps is not None,
                 "dual_warmup_steps and dual_warmup_epochs are the same in two units; give one of them.",
             ),
-        )
-        if self.patience is not None and not all_measured_are_saved(vars(self)):
-            evaluated, saved = IntervalStrategy(self.eval_strategy), SaveStrategy(self.save_strategy)
-            raise InputError(
+            (
+                self.patience is not None and not all_measured_are_saved(vars(self)),
                 "patience counts evaluations and keeps the best model, so there must be evaluations, each with a "
-                f"saved model; got eval_strategy {evaluated.value} (eval_steps {self.eval_steps or self.logging_steps})"
-                f" and save_strategy {saved.value} (save_steps {self.save_steps}). Give both alike, steps or epoch, or "
-                "save_strategy best."
-            )
+                f"saved model; got eval_strategy {IntervalStrategy(self.eval_strategy).value} (eval_steps "
+                f"{self.eval_steps or self.logging_steps}) and save_strategy {SaveStrategy(self.save_strategy).value} "
+                f"(save_steps {self.save_steps}). Give both alike, steps or epoch, or save_strategy best.",
+            ),
+        )
         # The core checks its own ranges. The model's depth is not known yet: a list of α gives it, else no model is
         # deeper than this. Every method is checked, because all are evaluated by the same constraints.
         depth = max(1, len(self.alpha)) if isinstance(self.alpha, list) else MOST_LAYERS
@@ -243,7 +242,6 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         usual = min(first, depth - 1) if self.alpha is None else 0  # the paper's chain starts at the input
         first = usual if self.first_layer is None else self.first_layer
         alpha: Any = self.alpha
-        strength = self.strength
         refuse(
             *(
                 (
@@ -253,10 +251,10 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 for name, value in OF_ALPHA.items()
             ),
             (
-                alpha is not None and strength is not None,
+                alpha is not None and self.strength is not None,
                 "strength and alpha are two ways to set what a layer must reach; "
-                f"{'the preset has an alpha' if self.preset else 'alpha is given'}, and strength is {strength}. Leave "
-                "out one of them.",
+                f"{'the preset has an alpha' if self.preset else 'alpha is given'}, and strength is {self.strength}. "
+                "Leave out one of them.",
             ),
         )
         if alpha is None:
@@ -298,7 +296,6 @@ class DescentArguments(DescentSettings, _TrainerArguments):
 
     def _dual(self, problem: DescentProblem) -> PrimalDual:
         """The dual of a constrained problem."""
-        every = cast(int | Literal["epoch"], self.dual_every)  # `PrimalDual` refuses all else
         return PrimalDual(
             problem,
             lr=self.resolved("dual_lr"),
@@ -307,7 +304,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             slack=self.slack,
             slack_lr=self.slack_lr,
             slack_optimizer=self.slack_optimizer,
-            every=every,
+            every=cast(int | Literal["epoch"], self.dual_every),  # `PrimalDual` refuses all else
             options=json.loads(self.dual_optim_args or "{}"),
         )
 
@@ -355,8 +352,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
     @property
     def idle(self) -> set[str]:
         """Names of Descend's settings that this method does not use."""
-        every = set(DescentSettings.__annotations__)
-        shared = every - settings_of_others()
+        shared = set(DescentSettings.__annotations__) - settings_of_others()
         unused = set() if CLASSES[self.method].constrained else shared - USED_BY_ALL
         return unused | settings_of_others(self.method)
 

@@ -87,8 +87,7 @@ class OwnExits(Measuring):
         if is_new and ratio != 1 and isinstance(model, LibraryModel):
             heads = {id(parameter) for parameter in model.head_parameters()}
             for group in list(optimizer.param_groups):
-                of_heads = [each for each in group["params"] if id(each) in heads]
-                if of_heads:
+                if of_heads := [each for each in group["params"] if id(each) in heads]:
                     group["params"] = [each for each in group["params"] if id(each) not in heads]
                     optimizer.add_param_group({**group, "params": of_heads, "lr": ratio * group["lr"]})
         return optimizer

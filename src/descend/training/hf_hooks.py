@@ -7,6 +7,7 @@ They may change in any release. Public methods that a subclass may not override 
 import json
 import logging
 import os
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,11 +50,13 @@ def overriding(kind: type, name: str) -> list[type]:
     return [each for each in kind.__mro__ if name in vars(each) and each.__module__.partition(".")[0] not in packages]
 
 
-def _refuse_overrides(kind: type) -> None:
-    """Raise an error for a user's trainer with a method that would never be called.
+def refuse_arguments(kind: type, args: Any, kwargs: dict[str, Any]) -> None:
+    """Raise an error for what this training loop does not support, and for a method that would never be called.
 
     Args:
-        kind: The trainer's class.
+        kind: The trainer's class, perhaps a user's.
+        args: The training arguments.
+        kwargs: The arguments of Transformers' constructor.
     """
     for name, advice in NEVER_CALLED.items():
         for each in overriding(kind, name):
@@ -65,17 +68,6 @@ def _refuse_overrides(kind: type) -> None:
                 f"{each.__name__}.{name} would never be called, because Descend's comes first. Name that class first: "
                 f"class {kind.__name__}({each.__name__}, …)."
             )
-
-
-def refuse_arguments(kind: type, args: Any, kwargs: dict[str, Any]) -> None:
-    """Raise an error for what Transformers' Trainer takes and this training loop does not support.
-
-    Args:
-        kind: The trainer's class, perhaps a user's.
-        args: The training arguments.
-        kwargs: The arguments of Transformers' constructor.
-    """
-    _refuse_overrides(kind)
     started = int(os.environ.get("WORLD_SIZE", "1"))
     refuse(
         (
@@ -196,9 +188,9 @@ class TrainerHooks(Saving):
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
 
+    @abstractmethod
     def check_step(self, model: nn.Module, norm: Any) -> None:
         """Look at the gradient's norm before the optimizer's step; an exception stops it."""
-        raise NotImplementedError
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip own exits apart, so that they change no step of the model; returns its norm before."""
@@ -377,9 +369,9 @@ class TrainerHooks(Saving):
 
     # --- the best model
 
+    @abstractmethod
     def is_best(self, metrics: dict[str, float]) -> bool:
         """Whether an evaluated model is the best so far."""
-        raise NotImplementedError
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         if not self.is_best(metrics):

@@ -73,7 +73,6 @@ class Measuring(TrainerHooks):
 
     other_metrics: tuple[str, ...] = ()
     """Further metrics of an evaluation."""
-    verdict: Verdict | None
     chooses: bool
     """Whether the last evaluation was on the trainer's own data; only then can the model become the best."""
 
@@ -350,8 +349,7 @@ class Measuring(TrainerHooks):
         if self._calibrates:
             ((name, dataset),) = self._evaluated(self.eval_dataset).items()
             measured = self._measure(self._evaluation_loader(dataset, name))
-            divisor = temperature(measured, self.objective.task, self.ranking)
-            divisor = self._broadcast(divisor)
+            divisor = self._broadcast(temperature(measured, self.objective.task, self.ranking))
             if divisor is not None:
                 self.objective.model.temper(divisor)
                 self.temperature *= divisor
@@ -457,8 +455,7 @@ class Measuring(TrainerHooks):
             "slack": self.dual.slack[1:].clone(),
             "moved": torch.tensor(self.dual.moved),
         }
-        sigma = self.sigma
-        if sigma is not None:
+        if (sigma := self.sigma) is not None:
             tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
         if self.args.should_save:
             files = sorted(str(each.relative_to(model)) for each in model.rglob("*")) if model else []

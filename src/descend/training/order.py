@@ -42,12 +42,8 @@ class Share(BatchSampler):
         size = whole.batch_size // ranks if shard.split_batches else whole.batch_size
         super().__init__(whole.sampler, size * ranks, whole.drop_last)
         self._own = slice(size * shard.process_index, size * (shard.process_index + 1))
-
-    @property
-    def idles(self) -> bool:
-        """Whether this rank's last batch is empty."""
-        last = len(self.sampler) % self.batch_size  # type: ignore[arg-type]
-        return not self.drop_last and 0 < last <= self._own.start
+        last = len(whole.sampler) % self.batch_size  # type: ignore[arg-type]
+        self.idles = not self.drop_last and 0 < last <= self._own.start  # whether this rank's last batch is empty
 
     def __iter__(self) -> Iterator[list[int]]:
         # A loader can't yield an empty batch: an idle rank loads a sample, which only another rank counts.

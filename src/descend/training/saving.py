@@ -51,6 +51,7 @@ class Saving(Trainer):
     dual: PrimalDual
     records: Records
     method: Method
+    verdict: Verdict | None
     sums: LossSums
     """Of the current step, on this rank."""
     other_sums = 0
@@ -139,8 +140,9 @@ class Saving(Trainer):
         if state_dict is None and hasattr(self.objective, "reshard"):
             from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-            whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            state_dict = get_model_state_dict(self.users_model, options=whole)
+            state_dict = get_model_state_dict(
+                self.users_model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+            )
         if not self.args.should_save:
             return
         saved, names = self.users_model, {}
@@ -196,9 +198,14 @@ class Saving(Trainer):
         # TRL calls this for every checkpoint.
         if not self.is_world_process_zero() or (self.checkpoint_parent is not None and not self.args.push_to_hub):
             return
-        known = {"language": given.get("language"), "license": given.get("license")}
-        known |= {"tags": given.get("tags"), "datasets": given.get("dataset_tags")}
-        card = self._card(given.get("model_name"), given.get("finetuned_from"), **known)
+        card = self._card(
+            given.get("model_name"),
+            given.get("finetuned_from"),
+            language=given.get("language"),
+            license=given.get("license"),
+            tags=given.get("tags"),
+            datasets=given.get("dataset_tags"),
+        )
         self.args.folder.mkdir(parents=True, exist_ok=True)
         write_card(self.args.folder, card)
 
@@ -212,7 +219,6 @@ class Saving(Trainer):
             **metadata: Further metadata of the card, such as ``license``.
         """
         source = getattr(getattr(without_adapters(self.users_model), "config", None), "_name_or_path", None)
-        verdict = getattr(self, "verdict", None)
         kind, depth = type(without_adapters(self.users_model)).__name__, self.objective.model.depth
         return card_of_model(
             self.users_model,
@@ -220,7 +226,7 @@ class Saving(Trainer):
             f"{kind} with {depth} layers, trained by `{type(self).__name__}`. The prediction can be read after every "
             "layer.",
             self.trained,
-            verdict="" if verdict is None else verdict_sentence(verdict, "the evaluation data"),
+            verdict="" if self.verdict is None else verdict_sentence(self.verdict, "the evaluation data"),
             summary=self.summary,
             base_model=base_model or (hub_name(source) if source else None),
             metadata=metadata,
