@@ -62,13 +62,15 @@ def asked(group: Group) -> Answer | None:
     _, headline, advice = _WORDS[status]
     if len(runs) > 1:
         headline += f": {statuses.count(status)} of {len(runs)} runs"
-    wanted = by_run(group, ((run, f"Asked: {bounds(run)}.") for run in runs))
-    verdicts = by_run(group, ((run, run.summary.verdict) for run in runs))
-    certain = by_run(group, ((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs))
+    said = [
+        *((run, f"Asked: {bounds(run)}.") for run in runs),
+        *((run, run.summary.verdict) for run in runs),
+        *((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs),
+    ]
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
     shown = "open" if worse and status in ("holds", "undecided") else status
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
-    return Answer(headline, tables, [*wanted, *verdicts, *certain, *worse], shown, _WORDS[shown][0], advice)
+    return Answer(headline, tables, [*by_run(group, said), *worse], shown, _WORDS[shown][0], advice)
 
 
 def bounds(run: RunView) -> str:
@@ -82,16 +84,15 @@ def bounds(run: RunView) -> str:
 
 def findings(group: Group) -> list[str]:
     """What is known of single samples: ratios of losses, early exits and drafting."""
-    ratios, exits, drafts = [], [], []
+    ratios = []
     for run in group.runs:
-        summary, falls = run.summary, ""
-        if summary.descending_share is not None:
-            falls = f"; {100 * summary.descending_share:.0f}\u00a0% are below 1"
-        if (median := summary.ratios.median) is not None:
+        share, median = run.summary.descending_share, run.summary.ratios.median
+        falls = "" if share is None else f"; {100 * share:.0f}\u00a0% are below 1"
+        if median is not None:
             ratios.append((run, f"A sample’s loss after a layer over that before it: median {number(median)}{falls}."))
-        exits.append((run, summary.exit.sentence(summary.metric) if summary.exit else ""))
-        drafts.append((run, summary.speculation.sentence(summary.depth) if summary.speculation else ""))
-    return [line for said in (ratios, exits, drafts) for line in by_run(group, said)]
+    exits = [(run, summary.exit.sentence(summary.metric)) for run in group.runs if (summary := run.summary).exit]
+    drafts = [(run, text.sentence(run.summary.depth)) for run in group.runs if (text := run.summary.speculation)]
+    return by_run(group, [*ratios, *exits, *drafts])
 
 
 def _beside_input(group: Group, run: RunView) -> str:

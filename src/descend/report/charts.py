@@ -155,12 +155,19 @@ def _tick(axis: Any, digits: Sequence[float]) -> None:
 
 def _draw(cell: Any, series: Series) -> None:
     """One series in a panel."""
-    look: dict[str, Any] = {"color": series.colour, "label": _safe(series.name) or None}
-    marks = {"marker": series.marker, "markersize": series.size}
-    marks |= {"markerfacecolor": "none"} if series.hollow else {}
     if series.ends:
         cell.fill_between(series.x, *series.ends, color=series.colour, alpha=0.18, linewidth=0)
-    cell.plot(series.x, series.y, linestyle=series.line or "none", linewidth=series.width, **look, **marks)
+    cell.plot(
+        series.x,
+        series.y,
+        label=_safe(series.name) or None,
+        color=series.colour,
+        linestyle=series.line or "none",
+        linewidth=series.width,
+        marker=series.marker,
+        markersize=series.size,
+        markerfacecolor="none" if series.hollow else series.colour,
+    )
 
 
 def _safe(text: str) -> str:

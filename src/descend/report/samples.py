@@ -14,7 +14,7 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.report.tables import Cell, Row, Table
 
 if TYPE_CHECKING:
@@ -45,13 +45,24 @@ class Frames:
 
     @classmethod
     def load(cls, path: Path) -> "Frames":
-        """Read ``frames.npz``.
+        """Read ``frames.npz``, without pickles; the unpacked size is bounded.
 
         Raises:
             InputError: If the file is damaged or its arrays do not fit together.
         """
         try:
-            clean, noisy, reconstruction, levels = _arrays(path)
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            refuse(
+                (
+                    size > MOST_BYTES,
+                    f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.",
+                )
+            )
+            with np.load(path, allow_pickle=False) as arrays:
+                clean, noisy, reconstruction, levels = (
+                    arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")
+                )
             noise = [float(level) for level in levels]
         except InputError:
             raise
@@ -79,15 +90,6 @@ class Frames:
     def same_input(self, other: "Frames") -> bool:
         """Whether both show the same clips under the same noise, so that their outputs compare."""
         return self.noise == other.noise and np.array_equal(self.clean, other.clean)
-
-
-def _arrays(path: Path) -> list[np.ndarray]:
-    """The arrays of ``frames.npz``, without pickles; the unpacked size is bounded."""
-    with zipfile.ZipFile(path) as archive:
-        if (size := sum(member.file_size for member in archive.infolist())) > MOST_BYTES:
-            raise InputError(f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.")
-    with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")]
 
 
 def texts(group: "Group") -> list[Table]:
