@@ -98,25 +98,22 @@ def findings(group: Group) -> list[str]:
 def _beside_input(group: Group, run: RunView) -> str:
     """The metric of an output that is worse than the noisy input itself; else empty."""
     given, rows = group.input_value, run.summary.layer_metrics.get(group.train_noise)
-    if given is None or not rows:
+    sign = 1 if run.summary.higher_is_better else -1
+    if given is None or not rows or sign * rows[-1] >= sign * given:
         return ""
-    value, sign = rows[-1], 1 if run.summary.higher_is_better else -1
-    if sign * value >= sign * given:
-        return ""
-    return f"{group.metric} of the output at the training noise {number(value)}, of the noisy input {number(given)}."
+    value = number(rows[-1])
+    return f"{group.metric} of the output at the training noise {value}, of the noisy input {number(given)}."
 
 
 def _layers(group: Group, arm: Arm) -> Table:
     """What each layer of an arm's worst run had to reach at the training noise, and what it reaches."""
     summary = max((run.summary for run in arm.runs), key=lambda each: STATUSES.index(each.status))
     losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
-    known = summary.violation_intervals if summary.violation_intervals and not summary.few_groups else []
+    known, certified = ([], []) if summary.few_groups else (summary.violation_intervals, summary.certified)
     rows = []
     for layer in range(1, summary.depth + 1):
-        certain = "–"
-        if summary.certified and not summary.few_groups:
-            share = summary.certified[layer - 1]
-            certain = f"{share:.1%}" if share > 0 else "not certain"
+        share = certified[layer - 1] if certified else None
+        certain = "–" if share is None else f"{share:.1%}" if share > 0 else "not certain"
         violation = Cell("–")
         if summary.asks(layer):
             ends = " to ".join(map(number, known[layer - 1])) if known else ""
