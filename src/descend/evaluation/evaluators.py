@@ -41,15 +41,14 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
     task, data = subject.task, subject.data
     if not hasattr(task, "picture"):
         return
-    size = len(data)
-    totals = dict.fromkeys(levels, 0.0)
-    for start in range(0, size, subject.batches.size):
-        places = list(range(start, min(start + subject.batches.size, size)))
-        batch = default_collate([data[place] for place in places])
-        clean, target, draws = task.inputs(batch), task.target(batch), SampleDraws(places)
+    totals, seen = dict.fromkeys(levels, 0.0), 0
+    for batch in subject.batches.loader(data):
+        clean, target = task.inputs(batch), task.target(batch)
+        draws = SampleDraws(range(seen, seen + len(clean)))
+        seen += len(clean)
         for level in levels:
             totals[level] += task.score(subject.noise.at(level)(clean, indices=draws), target).double().sum().item()
-    yield "input_metrics", {level: metric_value(task, total, size) for level, total in totals.items()}
+    yield "input_metrics", {level: metric_value(task, total, seen) for level, total in totals.items()}
 
 
 def on_validation(

@@ -228,12 +228,6 @@ class Against:
         state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
         return state, self._worse(high[layer:].max(), percent)
 
-    @property
-    def full_metric(self) -> float:
-        """The full depth's metric."""
-        mean = float(self.full.sum() / self.counts.sum())
-        return math.sqrt(mean) if self.root else mean
-
     def worse(self, layer: int) -> float:
         """How much worse a layer is than the full depth on these samples, in percent (points if more is better)."""
         more = (self.scores[:, layer] - self.full).sum() / self.counts.sum()
@@ -321,7 +315,8 @@ def layers_needed(
     if baseline is not None:
         last = choice(len(ours.scores[0]) - 1, KEPT_WITHIN)
         held_to = {name: getattr(baseline.summary, name) for name in ("seed", "steps", "learning_rate")}
-        held_to |= {"baseline": baseline.name, "last": last, "full": trained.full_metric}
+        mean = float(trained.full.sum() / trained.counts.sum())
+        held_to |= {"baseline": baseline.name, "last": last, "full": math.sqrt(mean) if groups.root else mean}
     needed = LayersNeeded(
         **held_to,
         noise=noise,

@@ -66,7 +66,21 @@ def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, T
             refuse((bool(both), f"tasks must differ in their names; got {both} twice. Change `task` in one YAML file."))
             tasks |= loaded
     for name, task in tasks.items():
-        _check(name, task)
+        refuse(
+            (
+                task.OUTPUT_TYPE not in OUTPUTS or getattr(task, "MULTIMODAL", False),
+                f"the task {name} asks for {task.OUTPUT_TYPE}; expected one of {', '.join(OUTPUTS)} on text.",
+            ),
+            (
+                getattr(task, "UNSAFE_CODE", False),
+                f"the task {name} runs code that a model writes, which descend does not do.",
+            ),
+        )
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=OTHER_SEED)
+        with refusing(f"the task {name} can't be asked"):
+            task.build_all_requests(limit=1, rank=0, world_size=1)
     return tasks
 
 
@@ -111,21 +125,3 @@ def _matching(name: str, manager: TaskManager) -> list[str]:
     hint = f" Did you mean {near}?" if near else ""
     refuse((not matching, f"lm-eval knows no task {name!r}; give a task's name or the path of its YAML file.{hint}"))
     return matching
-
-
-def _check(name: str, task: Task) -> None:
-    refuse(
-        (
-            task.OUTPUT_TYPE not in OUTPUTS or getattr(task, "MULTIMODAL", False),
-            f"the task {name} asks for {task.OUTPUT_TYPE}; expected one of {', '.join(OUTPUTS)} on text.",
-        ),
-        (
-            getattr(task, "UNSAFE_CODE", False),
-            f"the task {name} runs code that a model writes, which descend does not do.",
-        ),
-    )
-    if task.get_config("num_fewshot") is None:
-        task.set_config(key="num_fewshot", value=0)
-    task.set_fewshot_seed(seed=OTHER_SEED)
-    with refusing(f"the task {name} can't be asked"):
-        task.build_all_requests(limit=1, rank=0, world_size=1)

@@ -76,9 +76,6 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
             return Cell("–")
         return _cell(np.array(mean_rows(rows)), known[arm.label], min(layer, last))
 
-    def spread(arm: Arm, entry: str) -> Cell:
-        return Cell(_spread([getattr(run.summary, entry) for run in arm.runs]))
-
     columns: dict[str, Callable[[Arm], Cell]] = {
         measure.name: lambda arm: Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
         f"Half depth, layer {depth // 2}": lambda arm: at(arm, depth // 2),
@@ -89,9 +86,9 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
             Cell("itself") if arm is baseline else _difference(group, arm, baseline)
         )
     if several:
-        columns[f"{group.metric}, mean over noise"] = lambda arm: spread(arm, "mean")
+        columns[f"{group.metric}, mean over noise"] = lambda arm: _spread(arm, "mean")
     if several and group.summary.higher_is_better:
-        columns["Area over γ"] = lambda arm: spread(arm, "auc")
+        columns["Area over γ"] = lambda arm: _spread(arm, "auc")
     columns["Training"] = _time
     rows = [Row([cell(arm) for cell in columns.values()], arm.style) for arm in arms]
     found = [each for each in known.values() if each]
@@ -115,22 +112,18 @@ def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
     """At full depth, of the seeds that both arms have on the same samples; a dash where there are none."""
     shared = {run.summary.seed for run in arm.runs} & {run.summary.seed for run in baseline.runs}
     alone = not shared and len(arm.runs) == len(baseline.runs) == 1
-    ours, theirs = ([run for run in each.runs if alone or run.summary.seed in shared] for each in (arm, baseline))
-    found = _sums(group, [*ours, *theirs], last=True)
-    if found is None:
+    ours, theirs = (
+        _jackknife(group, [run for run in each.runs if alone or run.summary.seed in shared], last=True)
+        for each in (arm, baseline)
+    )
+    if ours is None or theirs is None or not np.array_equal(ours.sizes, theirs.sizes):
         return Cell("–")
-    sums, sizes, root = found
-    apart = Jackknife.of(sums[: len(ours)], sizes, root) - Jackknife.of(sums[len(ours) :], sizes, root)
+    apart = ours - theirs
     return _cell(apart.by_seed.mean(0), apart, -1, "+")
 
 
-def _jackknife(group: Group, runs: Sequence[RunView]) -> Jackknife | None:
-    found = _sums(group, runs)
-    return None if found is None else Jackknife.of(*found)
-
-
-def _sums(group: Group, runs: Sequence[RunView], *, last: bool = False) -> tuple[np.ndarray, np.ndarray, bool] | None:
-    """The arguments of `Jackknife.of`, of all layers or the last; None where groups or depths differ or are unknown."""
+def _jackknife(group: Group, runs: Sequence[RunView], *, last: bool = False) -> Jackknife | None:
+    """The measure of all layers or the last; None where groups or depths differ or are unknown."""
     is_loss, rows, sizes = group.measure.entry == "layer_losses", [], []
     for run in runs:
         if run.groups is None or group.train_noise not in run.groups.layers.noise:
@@ -142,7 +135,7 @@ def _sums(group: Group, runs: Sequence[RunView], *, last: bool = False) -> tuple
     if not rows or any((each, len(row)) != (sizes[0], len(rows[0])) for each, row in zip(sizes, rows, strict=True)):
         return None
     root = bool(runs[0].groups and runs[0].groups.root)
-    return np.array(rows, float), np.array(sizes[0], float), root and not is_loss
+    return Jackknife.of(np.array(rows, float), np.array(sizes[0], float), root and not is_loss)
 
 
 def _words(group: Group, intervals: Sequence[Jackknife]) -> str:
@@ -193,10 +186,10 @@ _APART: dict[str, Callable[[RunView], str]] = {
 }
 
 
-def _spread(values: Sequence[float | None]) -> str:
-    """The mean ± the standard deviation of those that are known."""
-    known = [value for value in values if value is not None]
+def _spread(arm: Arm, entry: str) -> Cell:
+    """The mean ± the standard deviation of an entry of the summary over an arm's runs, of those that are known."""
+    known = [value for run in arm.runs if (value := getattr(run.summary, entry)) is not None]
     if len(known) < 2:
-        return number(known[0] if known else None)
+        return Cell(number(known[0] if known else None))
     digits = 3 if abs(fmean(known)) < 1 else 2
-    return number(fmean(known)) + (f" ± {stdev(known):.{digits}f}" if all(map(isfinite, known)) else "")
+    return Cell(number(fmean(known)) + (f" ± {stdev(known):.{digits}f}" if all(map(isfinite, known)) else ""))

@@ -62,13 +62,15 @@ def asked(group: Group) -> Answer | None:
     _, headline, advice = _WORDS[status]
     if len(runs) > 1:
         headline += f": {statuses.count(status)} of {len(runs)} runs"
-    wanted = by_run(group, ((run, f"Asked: {bounds(run)}.") for run in runs))
-    verdicts = by_run(group, ((run, run.summary.verdict) for run in runs))
-    certain = by_run(group, ((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs))
+    said = [
+        *((run, f"Asked: {bounds(run)}.") for run in runs),
+        *((run, run.summary.verdict) for run in runs),
+        *((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs),
+    ]
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
     shown = "open" if worse and status in ("holds", "undecided") else status
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
-    return Answer(headline, tables, [*wanted, *verdicts, *certain, *worse], shown, _WORDS[shown][0], advice)
+    return Answer(headline, tables, [*by_run(group, said), *worse], shown, _WORDS[shown][0], advice)
 
 
 def bounds(run: RunView) -> str:
@@ -82,40 +84,36 @@ def bounds(run: RunView) -> str:
 
 def findings(group: Group) -> list[str]:
     """What is known of single samples: ratios of losses, early exits and drafting."""
-    ratios, exits, drafts = [], [], []
+    ratios = []
     for run in group.runs:
-        summary, falls = run.summary, ""
-        if summary.descending_share is not None:
-            falls = f"; {100 * summary.descending_share:.0f}\u00a0% are below 1"
-        if (median := summary.ratios.median) is not None:
+        share, median = run.summary.descending_share, run.summary.ratios.median
+        falls = "" if share is None else f"; {100 * share:.0f}\u00a0% are below 1"
+        if median is not None:
             ratios.append((run, f"A sample’s loss after a layer over that before it: median {number(median)}{falls}."))
-        exits.append((run, summary.exit.sentence(summary.metric) if summary.exit else ""))
-        drafts.append((run, summary.speculation.sentence(summary.depth) if summary.speculation else ""))
-    return [line for said in (ratios, exits, drafts) for line in by_run(group, said)]
+    exits = [(run, summary.exit.sentence(summary.metric)) for run in group.runs if (summary := run.summary).exit]
+    drafts = [(run, text.sentence(run.summary.depth)) for run in group.runs if (text := run.summary.speculation)]
+    return by_run(group, [*ratios, *exits, *drafts])
 
 
 def _beside_input(group: Group, run: RunView) -> str:
     """The metric of an output that is worse than the noisy input itself; else empty."""
     given, rows = group.input_value, run.summary.layer_metrics.get(group.train_noise)
-    if given is None or not rows:
+    sign = 1 if run.summary.higher_is_better else -1
+    if given is None or not rows or sign * rows[-1] >= sign * given:
         return ""
-    value, sign = rows[-1], 1 if run.summary.higher_is_better else -1
-    if sign * value >= sign * given:
-        return ""
-    return f"{group.metric} of the output at the training noise {number(value)}, of the noisy input {number(given)}."
+    value = number(rows[-1])
+    return f"{group.metric} of the output at the training noise {value}, of the noisy input {number(given)}."
 
 
 def _layers(group: Group, arm: Arm) -> Table:
     """What each layer of an arm's worst run had to reach at the training noise, and what it reaches."""
     summary = max((run.summary for run in arm.runs), key=lambda each: STATUSES.index(each.status))
     losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
-    known = summary.violation_intervals if summary.violation_intervals and not summary.few_groups else []
+    known, certified = ([], []) if summary.few_groups else (summary.violation_intervals, summary.certified)
     rows = []
     for layer in range(1, summary.depth + 1):
-        certain = "–"
-        if summary.certified and not summary.few_groups:
-            share = summary.certified[layer - 1]
-            certain = f"{share:.1%}" if share > 0 else "not certain"
+        share = certified[layer - 1] if certified else None
+        certain = "–" if share is None else f"{share:.1%}" if share > 0 else "not certain"
         violation = Cell("–")
         if summary.asks(layer):
             ends = " to ".join(map(number, known[layer - 1])) if known else ""

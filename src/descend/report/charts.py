@@ -118,7 +118,19 @@ def chart(
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         cell = figure.subplots()
         for each in series:
-            _draw(cell, each)
+            if each.ends:
+                cell.fill_between(each.x, *each.ends, color=each.colour, alpha=0.18, linewidth=0)
+            cell.plot(
+                each.x,
+                each.y,
+                label=_safe(each.name) or None,
+                color=each.colour,
+                linestyle=each.line or "none",
+                linewidth=each.width,
+                marker=each.marker,
+                markersize=each.size,
+                markerfacecolor="none" if each.hollow else each.colour,
+            )
         if mark:
             cell.axvline(mark[0], color=MUTED, linestyle="--", linewidth=1)
             cell.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), color=MUTED, fontsize=8)
@@ -151,16 +163,6 @@ def _tick(axis: Any, digits: Sequence[float]) -> None:
     axis.set_major_locator(LogLocator(subs=digits))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
-
-
-def _draw(cell: Any, series: Series) -> None:
-    """One series in a panel."""
-    look: dict[str, Any] = {"color": series.colour, "label": _safe(series.name) or None}
-    marks = {"marker": series.marker, "markersize": series.size}
-    marks |= {"markerfacecolor": "none"} if series.hollow else {}
-    if series.ends:
-        cell.fill_between(series.x, *series.ends, color=series.colour, alpha=0.18, linewidth=0)
-    cell.plot(series.x, series.y, linestyle=series.line or "none", linewidth=series.width, **look, **marks)
 
 
 def _safe(text: str) -> str:

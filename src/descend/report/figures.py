@@ -32,10 +32,6 @@ def quality(group: Group) -> Chart:
     )  # fmt: skip
 
 
-_PROBES = " Dotted: a linear probe fitted to each layer, which shows what a layer knows, whatever its head can read."
-_BARS = " A layer under a constraint must land on or below its short bar."
-
-
 def time(group: Group) -> Chart | None:
     """The measure against the measured milliseconds per sample up to each layer."""
     series = []
@@ -54,20 +50,25 @@ def time(group: Group) -> Chart | None:
 def losses(group: Group) -> Chart:
     """The loss along the layers: what each layer under a constraint had to reach, and linear probes."""
     series = [line for arm in group.arms for line in _along(arm, "layer_losses", group.train_noise)]
-    words = (
+    words = [
         "How wrong the answer is if it is read off after each layer. On a log scale a steady descent is a straight "
         "line."
-    )
+    ]
     for arm in group.arms:
         if probed := mean_rows(arm.along("probe.layer_losses", group.train_noise)):
             name = f"{arm.label}, linear probe"
             series.append(Series(name, range(len(probed)), probed, arm.style.light, ".", ":"))
-            words += _PROBES if _PROBES not in words else ""
+            words.append(
+                "Dotted: a linear probe fitted to each layer, which shows what a layer knows, whatever its head can "
+                "read."
+            )
         if to_reach := arm.losses_to_reach(group.train_noise):
             name, colour = f"{arm.label}, had to reach", arm.style.light
             series.append(Series(name, list(to_reach), list(to_reach.values()), colour, "_", "", size=16))
-            words += _BARS if _BARS not in words else ""
-    return chart("Loss along the layers", words, (LAYER, "loss"), series, log=True, layers=True)
+            words.append("A layer under a constraint must land on or below its short bar.")
+    return chart(
+        "Loss along the layers", " ".join(dict.fromkeys(words)), (LAYER, "loss"), series, log=True, layers=True
+    )
 
 
 def robustness(group: Group) -> Chart | None:
@@ -104,14 +105,12 @@ def samples(group: Group) -> list[Chart]:
     """What leaving early costs."""
     series = []
     for arm in group.arms:
-        exits = next((run.summary.exit for run in arm.runs if run.summary.exit), None)
-        if exits is None:
-            continue
-        points = sorted(exits.confidence, key=lambda point: point.layers)
-        x, y = [point.layers for point in points], [point.value for point in points]
-        series.append(Series(arm.label, x, y, arm.style.light, "."))
-        ends = [exits.chosen.layers, exits.depth], [exits.chosen.value, exits.full]
-        series.append(Series("", *ends, arm.style.light, arm.style.marker, "", size=9))
+        if exits := next((run.summary.exit for run in arm.runs if run.summary.exit), None):
+            points = sorted(exits.confidence, key=lambda point: point.layers)
+            x, y = [point.layers for point in points], [point.value for point in points]
+            series.append(Series(arm.label, x, y, arm.style.light, "."))
+            ends = [exits.chosen.layers, exits.depth], [exits.chosen.value, exits.full]
+            series.append(Series("", *ends, arm.style.light, arm.style.marker, "", size=9))
     words = (
         f"{group.metric} left where a sample stops at the first layer that is sure enough, on clean inputs. Large "
         "marks: the threshold chosen on validation data, and full depth."
@@ -164,7 +163,7 @@ def _rings(arm: Arm, places: Sequence[float]) -> list[Series]:
     for run in arm.runs:
         needed = run.summary.layers_needed
         choice, row = needed.choice(KEPT_WITHIN), run.summary.layer_metrics.get(run.summary.train_noise)
-        misleads = needed.baseline is None and run.summary.better_layer is not None
+        misleads = needed.baseline is None and run.summary.not_the_best
         if choice and row and choice.layer < len(places) and not misleads:
             x, y = [places[choice.layer]], [row[choice.layer]]
             rings.append(Series("", x, y, arm.style.light, "o", "", size=12, hollow=True))

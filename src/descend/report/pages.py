@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.report import figures
 from descend.report.answer import answer
 from descend.report.asked import asked, findings
@@ -70,8 +70,7 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
     Raises:
         InputError: If there is no run, a folder has not been evaluated or one of its files is damaged.
     """
-    if not runs:
-        raise InputError("a report needs at least one run folder; got none.")
+    refuse((not runs, "a report needs at least one run folder; got none."))
     views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
     groups = group_runs(views)
     names = list(dict.fromkeys(view.name for view in views))
@@ -126,11 +125,14 @@ def write_completions(paths: Sequence[Path], out: Path) -> Path:
     files = [read_completions(path) for path in paths]
     answers = [_by_prompt(completions) for completions in files]
     shared = [prompt for prompt in answers[0] if all(prompt in each for each in answers)]
-    if not shared:
-        raise InputError(f"{' and '.join(map(str, paths))} have no prompt in common.")
     path = out if out.suffix == ".html" else out / "completions.html"
-    if out.is_file() and path != out:
-        raise InputError(f"{out} is a file; give --out a folder for the page, or a name that ends in .html.")
+    refuse(
+        (not shared, f"{' and '.join(map(str, paths))} have no prompt in common."),
+        (
+            out.is_file() and path != out,
+            f"{out} is a file; give --out a folder for the page, or a name that ends in .html.",
+        ),
+    )
     return write_page_of(
         "completions.html",
         path,

@@ -319,10 +319,8 @@ def _in_words(setting: str, value: Any) -> str:
     return str(value) if setting == "recipe" else f"{setting.replace('_', ' ')} {value}"
 
 
-def format_alpha(alpha: Sequence[float] | None) -> str:
+def format_alpha(alpha: Sequence[float]) -> str:
     """Write α as one number if it is one, else as its range."""
-    if not alpha:
-        return "none"
     low, high = min(alpha), max(alpha)
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 

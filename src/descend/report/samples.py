@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.report.tables import Cell, Row, Table
 
 if TYPE_CHECKING:
@@ -45,13 +46,24 @@ class Frames:
 
     @classmethod
     def load(cls, path: Path) -> "Frames":
-        """Read ``frames.npz``.
+        """Read ``frames.npz``, without pickles; the unpacked size is bounded.
 
         Raises:
             InputError: If the file is damaged or its arrays do not fit together.
         """
         try:
-            clean, noisy, reconstruction, levels = _arrays(path)
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            refuse(
+                (
+                    size > MOST_BYTES,
+                    f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.",
+                )
+            )
+            with np.load(path, allow_pickle=False) as arrays:
+                clean, noisy, reconstruction, levels = (
+                    arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")
+                )
             noise = [float(level) for level in levels]
         except InputError:
             raise
@@ -75,19 +87,6 @@ class Frames:
                 f"{noisy.shape} and {reconstruction.shape}. Remove it, and run `descend evaluate` again."
             )
         return cls(noise, clean, noisy, reconstruction)
-
-    def same_input(self, other: "Frames") -> bool:
-        """Whether both show the same clips under the same noise, so that their outputs compare."""
-        return self.noise == other.noise and np.array_equal(self.clean, other.clean)
-
-
-def _arrays(path: Path) -> list[np.ndarray]:
-    """The arrays of ``frames.npz``, without pickles; the unpacked size is bounded."""
-    with zipfile.ZipFile(path) as archive:
-        if (size := sum(member.file_size for member in archive.infolist())) > MOST_BYTES:
-            raise InputError(f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.")
-    with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")]
 
 
 def texts(group: "Group") -> list[Table]:
@@ -119,10 +118,11 @@ def pictures(group: "Group", budget: int) -> dict[str, Any] | None:
         group: The runs.
         budget: Most characters that they may take.
     """
-    first = {arm.label: next((run.frames for run in arm.runs if run.frames), None) for arm in group.arms}
-    frames = {label: each for label, each in first.items() if each}
-    alike = frames and all(next(iter(frames.values())).same_input(other) for other in frames.values())
-    return embed(frames, budget, group.train_noise) if alike else None
+    known = {arm.label: next((run.frames for run in arm.runs if run.frames), None) for arm in group.arms}
+    frames = {label: each for label, each in known.items() if each}
+    # Outputs compare on the same clips under the same noise.
+    alike = all(a.noise == b.noise and np.array_equal(a.clean, b.clean) for a, b in pairwise(frames.values()))
+    return embed(frames, budget, group.train_noise) if frames and alike else None
 
 
 def _shown(depth: int) -> list[int]:
@@ -158,13 +158,19 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str
             shown.append((label, ["noise", "layer", "clip"], item.reconstruction[kept, :, :clips]))
         panels = []
         for label, axes, images in shown:
-            error = np.sqrt(np.square(images.astype(np.float32) - clean).mean(axis=(-1, -2))).round(2).tolist()
-            rmse = None if images is clean else error
-            panels.append({"label": label, "axes": axes, "images": _encode(images), "rmse": rmse})
+            rmse = np.sqrt(np.square(images.astype(np.float32) - clean).mean(axis=(-1, -2))).round(2).tolist()
+            panels.append(
+                {"label": label, "axes": axes, "images": _encode(images), "rmse": None if images is clean else rmse}
+            )
         if len(json.dumps([panel["images"] for panel in panels])) <= budget:
-            noise = [first.noise[level] for level in kept]
-            places = {"start": kept.index(at), "stills": _shown(most)}
-            return {"noise": noise, "clips": clips, "layers": most, "panels": panels, **places}
+            return {
+                "noise": [first.noise[level] for level in kept],
+                "clips": clips,
+                "layers": most,
+                "panels": panels,
+                "start": kept.index(at),
+                "stills": _shown(most),
+            }
     return None
 
 

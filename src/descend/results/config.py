@@ -119,11 +119,13 @@ def check_model(run: Path, model: str) -> None:
     """
     files = ("config.json", "adapter_config.json")
     held = [name for name in MODELS if any((run / name / file).is_file() for file in files)]
-    if model not in held:
-        raise InputError(
+    refuse(
+        (
+            model not in held,
             f"{run} has no model named {model!r}; its models: {' and '.join(held) or 'none yet'}. If it lacks one, "
-            "finish the run first: the same descend train with --resume."
+            "finish the run first: the same descend train with --resume.",
         )
+    )
 
 
 def check_language_run(run: Path, model: str, layer: int | None = None) -> None:

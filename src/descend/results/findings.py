@@ -142,11 +142,6 @@ class Choice(Part):
     worse: Number = math.nan
     time: float | None = None
 
-    @property
-    def state_words(self) -> str:
-        """What the data say of K, after its number."""
-        return "not enough" if self.state == "broken" else STATES[self.state]
-
     def sentence(self, depth: int, percent: int, higher_is_better: bool) -> str:
         """Whether K of ``depth`` layers suffice within ``percent``, in words, and how sure that is."""
         within = tolerance_words(percent, higher_is_better)
@@ -154,10 +149,9 @@ class Choice(Part):
         if self.state == "open" and self.worse > percent:
             chosen = f"By validation data {layers} {'suffice' if self.layer else 'is'} within {within}"
             return f"{chosen}; here that is {self.worse_words(higher_is_better)}: open"
-        number = bool(self.layer)
         verb = {"proven": ("is", "suffice"), "open": ("may be", "may suffice"), "broken": ("is not", "do not suffice")}
-        words = f"{layers[0].upper()}{layers[1:]} {verb[self.state][number]} within {within}"
-        return words if self.state == "broken" else f"{words}: {self.state_words}"
+        words = f"{layers[0].upper()}{layers[1:]} {verb[self.state][bool(self.layer)]} within {within}"
+        return words if self.state == "broken" else f"{words}: {STATES[self.state]}"
 
     def worse_words(self, higher_is_better: bool) -> str:
         """How much worse K is than full depth, or better, and at most, as far as that is known."""
@@ -290,9 +284,8 @@ class Guarantee(Part):
         risk, confidence = (f"{100 * each:g} %" for each in (self.risk, self.confidence))
         data = f"{self.validation} validation samples in {self.groups} independent groups"
         if self.threshold is None:
-            why = "even the safest threshold loses too many answers"
-            if self.groups < self.needed:
-                why = f"this takes at least {self.needed} groups"
+            few = f"this takes at least {self.needed} groups"
+            why = few if self.groups < self.needed else "even the safest threshold loses too many answers"
             return (
                 f"No exit is certified for a risk of {risk} at {confidence} confidence on {data}: {why}. All samples "
                 "go to full depth; give more data or allow a higher risk."

@@ -29,7 +29,6 @@ from descend.results.findings import (
     KEPT_WITHIN,
     STATES,
     AnytimeCurve,
-    Choice,
     Exits,
     Kept,
     Latency,
@@ -210,6 +209,7 @@ class Summary(Verdict, Provenance, File):
         of_constraints = ("violations", "violation_intervals", "bounds", "certified")
         by_constraint = {name: getattr(self, name) for name in of_constraints}
         wrong += [(name, len(row)) for name, row in by_constraint.items() if len(row) not in (0, depth)]
+        name, length = next(iter(wrong), ("", 0))
         refuse(
             (
                 not self.noise or len(self.noise) != len(self.values),
@@ -227,36 +227,30 @@ class Summary(Verdict, Provenance, File):
                 not 1 <= depth <= MOST_LAYERS,
                 f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}",
             ),
+            (bool(wrong), f"{name} must have one entry per layer, of {depth} layers; got {length}"),
         )
-        if wrong:
-            name, length = wrong[0]
-            raise ValueError(f"{name} must have one entry per layer, of {depth} layers; got {length}")
         return self
 
     @property
     def headline(self) -> str:
         """Whether the layers chosen suffice within 2 percent, and whether that is certified."""
-        choice, within = self.layers_needed.choice(KEPT_WITHIN), tolerance_words(KEPT_WITHIN, self.higher_is_better)
-        if choice is None and self.layers_needed.chosen:
+        needed, within = self.layers_needed, tolerance_words(KEPT_WITHIN, self.higher_is_better)
+        choice = needed.choice(KEPT_WITHIN)
+        if choice is None and needed.chosen:
             return f"On validation data the last layer is not within {within} of {self.full_depth}"
-        if choice is None and self.layers_needed.baseline is None:
+        if choice is None and needed.baseline is None:
             return f"It is not certain how many layers suffice within {within}"
         if choice is None:
-            certain = "" if self.kept.get(self.layers_needed.noise) == "broken" else "certain to be "
+            certain = "" if self.kept.get(needed.noise) == "broken" else "certain to be "
             return f"The last layer is not {certain}within {within} of {self.full_depth}"
-        if self._needs_all(choice):
-            return f"None of {self.depth} layers can be left out within {within}"
         if choice.layer < self.depth:
-            warns = self.better_layer is not None and self.layers_needed.baseline is None
-            better = f"{self._not_the_best()} " if warns else ""
-            return better + choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)
+            better = "" if needed.baseline else self.not_the_best
+            return f"{better} {choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)}".lstrip()
+        if needed.baseline is None:
+            return f"None of {self.depth} layers can be left out within {within}"
         verb = {"proven": "is", "open": "may be", "broken": "is not"}[choice.state]
         last = f"the last one {verb} within {within} of {self.full_depth}: {STATES[choice.state]}"
         return f"None of {self.depth} layers can be left out; {last}"
-
-    def _needs_all(self, choice: Choice) -> bool:
-        """Whether K is the last layer, held to itself, so that there is nothing to certify."""
-        return choice.layer == self.depth and self.layers_needed.baseline is None
 
     def suffices(self) -> list[Sufficient]:
         """A row for each tolerance: K, its metric, how sure that is, and its time."""
@@ -268,7 +262,7 @@ class Summary(Verdict, Provenance, File):
                 rows.append(Sufficient(within, "no layer" + " on validation data" * bool(needed.chosen), "", "", ""))
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
-            state = choice.state_words
+            state = "not enough" if choice.state == "broken" else STATES[choice.state]
             if choice.layer == self.depth:
                 state = "none can be left out" + (f"; the last one {state}" if needed.baseline else "")
             if choice.state != "proven" and (worse := choice.worse_words(self.higher_is_better)):
@@ -281,7 +275,8 @@ class Summary(Verdict, Provenance, File):
 
     def terms(self) -> list[str]:
         """What `suffices` rests on, and whether the last layer is as good as the baseline's, in sentences."""
-        needed = self.layers_needed
+        needed, within = self.layers_needed, tolerance_words(KEPT_WITHIN, self.higher_is_better)
+        metric, choice = self.layer_metrics.get(needed.noise), needed.choice(KEPT_WITHIN)
         how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
         alone = " for this one trained model; with another seed it may differ" * (self.method != "plain")
         lines = [
@@ -290,50 +285,44 @@ class Summary(Verdict, Provenance, File):
         ]
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
-            lines.append(f"Last layer within {tolerance_words(KEPT_WITHIN, self.higher_is_better)} of that: {kept}.")
-        metric, choice = self.layer_metrics.get(needed.noise), needed.choice(KEPT_WITHIN)
-        if metric and choice and self._needs_all(choice):
-            shorter = "A model that is trained with fewer layers from the start may do as well."
-            lines.append(f"Without its last layer it has {metric[-2]:.3g}, with it {metric[-1]:.3g}. {shorter}")
+            lines.append(f"Last layer within {within} of that: {kept}.")
+        if metric and choice and choice.layer == self.depth and needed.baseline is None:
+            lines.append(
+                f"Without its last layer it has {metric[-2]:.3g}, with it {metric[-1]:.3g}. A model that is trained "
+                "with fewer layers from the start may do as well."
+            )
         if needed.last and needed.full is not None and metric:
             worse = needed.last.worse_words(self.higher_is_better)
             lines.append(f"It has {metric[-1]:.3g}, that full depth {needed.full:.3g}: {worse}.")
             if needed.last.worse < -KEPT_WITHIN:
                 lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
-        own = self._within_own()
-        if own is not None:
-            within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
-            lines.append(f"Held to its own last layer, layer {own} is within {within} on validation data.")
-        if self.better_layer is not None and (needed.baseline or needed.choice(KEPT_WITHIN) is None):
-            lines.append(self._not_the_best())
+        held_out = self.validation.metric if self.validation else []
+        beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
+        if beaten and held_out and self._better(held_out) is None:
+            own = first_within(held_out, held_out[-1], KEPT_WITHIN, higher_is_better=self.higher_is_better)
+            if own != self.depth:
+                lines.append(f"Held to its own last layer, layer {own} is within {within} on validation data.")
+        if needed.baseline or choice is None:
+            lines.append(self.not_the_best)
         ours, theirs = ((each.steps, each.learning_rate) for each in (self, needed))
         if ours != theirs and None not in (*ours, *theirs):
             trained = "{:,} steps at the learning rate {}".format
             lines.append(f"That model had {trained(*theirs)}, this one {trained(*ours)}: try both for both.")
-        if self.samples and (times := self._more_samples()):
-            enough = float(f"{times * self.samples:.2g}")
-            within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
-            lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")
+        if self.samples and choice and choice.state == "open" and choice.worse < KEPT_WITHIN:
+            # The interval's width falls by the root of the number of samples.
+            times = ((choice.at_most - choice.worse) / (KEPT_WITHIN - choice.worse)) ** 2
+            if 1 < times < MOST_TIMES:
+                enough = float(f"{times * self.samples:.2g}")
+                lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")
         if self.commonest is not None and metric and self.samples:
             error = math.sqrt(metric[-1] * (1 - metric[-1]) / self.samples)
             if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= self.commonest:
                 chance = f"always naming the commonest class has {self.commonest:.3g}"
                 lines.append(f"The last layer may have learned nothing: {chance}.")
         if self.few_groups:
-            number = "1 group" if self.groups == 1 else f"{self.groups} groups"
+            number = f"{self.groups} group{'s' * (self.groups != 1)}"
             lines.append(f"Too few samples to certify anything: {number}, at least {ENOUGH_GROUPS} are needed.")
-        return lines
-
-    def _within_own(self) -> int | None:
-        """K by validation data, held to the model's own last layer, where none is within 2 percent of the baseline."""
-        measured, needed = self.validation, self.layers_needed
-        if measured is None or needed.baseline is None or needed.chosen.get(KEPT_WITHIN, True) is not None:
-            return None
-        metric = measured.metric
-        if self._better(metric) is not None:
-            return None
-        own = first_within(metric, metric[-1], KEPT_WITHIN, higher_is_better=self.higher_is_better)
-        return own if own is not None and own < self.depth else None
+        return list(filter(None, lines))
 
     @property
     def learning_rate(self) -> JsonValue:
@@ -341,32 +330,19 @@ class Summary(Verdict, Provenance, File):
         return self.settings.get("learning_rate")
 
     @property
-    def better_layer(self) -> int | None:
-        """The best layer at the training noise, if the last one is not within 2 percent of it."""
-        metric = self.layer_metrics.get(self.layers_needed.noise, [])
-        return self._better(metric) if metric else None
-
-    def _not_the_best(self) -> str:
-        """That a layer is better than the last one."""
-        metric, best = self.layer_metrics[self.layers_needed.noise], self.better_layer
-        assert best is not None
+    def not_the_best(self) -> str:
+        """That a layer is better than the last one at the training noise, by more than 2 percent; empty otherwise."""
+        metric = self.layer_metrics.get(self.layers_needed.noise)
+        best = self._better(metric) if metric else None
+        if not metric or best is None:
+            return ""
         return f"The last layer is not the best: layer {best} has {metric[best]:.3g}, it {metric[-1]:.3g}."
 
     def _better(self, metric: Sequence[float]) -> int | None:
+        """The best layer of a metric, if the last one is not within 2 percent of it."""
         best = (max if self.higher_is_better else min)(range(len(metric)), key=lambda layer: metric[layer])
         kept = first_within(metric[-1:], metric[best], KEPT_WITHIN, higher_is_better=self.higher_is_better)
         return best if kept is None else None
-
-    def _more_samples(self) -> float | None:
-        """How many times as many samples would certify K within 2 percent; None where it is certain, or no number is.
-
-        The interval's width falls by the root of the number of samples.
-        """
-        choice = self.layers_needed.choice(KEPT_WITHIN)
-        if choice is None or choice.state != "open" or not choice.worse < KEPT_WITHIN:
-            return None
-        times = ((choice.at_most - choice.worse) / (KEPT_WITHIN - choice.worse)) ** 2
-        return times if 1 < times < MOST_TIMES else None
 
     @property
     def answer(self) -> str:
