@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, refusing
 
 MOST_BYTES = 2**30
 """Largest file that is read as a whole."""
@@ -94,14 +94,8 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: If it is missing, too large, not JSON, or nested too deep.
     """
-    try:
+    with refusing(f"{path} can't be read: it is not whole JSON", "Was its download cut off?"):
         return parse_json(read_text(path))
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(
-            f"{path} can't be read: it is not whole JSON: {reason(error)}. Was its download cut off?"
-        ) from None
 
 
 def json_lines(path: Path, *, appended: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import COMPLETING, check_run, declared, hyphenated, levels, read, talk
 from descend.cli.settings import given_settings
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.recipes import RECIPES
 
 if TYPE_CHECKING:
@@ -43,25 +43,28 @@ def export(words: Sequence[str]) -> None:
         talks=True,
     )
     auto = options.layers in ("auto", "certified")
-    if not auto and not options.layers.isdecimal():
-        raise InputError(f"layers must be a whole number of at least 1, auto or certified; got {options.layers!r}.")
-    if not auto and (options.tolerance, options.baseline) != (None, None):
-        raise InputError(
-            "--tolerance and --baseline go with --layers auto or certified; leave them out, or let it choose layers."
-        )
+    refuse(
+        (
+            not auto and not options.layers.isdecimal(),
+            f"layers must be a whole number of at least 1, auto or certified; got {options.layers!r}.",
+        ),
+        (
+            not auto and (options.tolerance, options.baseline) != (None, None),
+            "--tolerance and --baseline go with --layers auto or certified; leave them out, or let it choose layers.",
+        ),
+    )
     check_run(options.run, options.model)
     from descend.results import KEPT_WITHIN
-    from descend.run.exporting import check_export, choose
-    from descend.run.exporting import export as write
+    from descend.run import exporting
 
-    check_export(options.run, None if auto else int(options.layers), options.out)
+    exporting.check_export(options.run, None if auto else int(options.layers), options.out)
     if auto:
         tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
-        layers, lines = choose(options.run, tolerance, options.model, options.baseline, how=options.layers)
+        layers, lines = exporting.choose(options.run, tolerance, options.model, options.baseline, how=options.layers)
         print("\n".join(lines), flush=True)
     else:
         layers = int(options.layers)
-    print("\n".join(write(options.run, layers, options.out, options.model)))
+    print("\n".join(exporting.export(options.run, layers, options.out, options.model)))
 
 
 def denoise(words: Sequence[str]) -> None:

@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
                 raise InputError(f"no setting {flag}{near}; {self.prog} --help lists them.")
         options = super().parse_args(words, namespace)
         if isinstance(out := getattr(options, "out", None), str | Path):
-            check_out(Path(out))
+            refuse_file(Path(out).expanduser().parent, "another place with --out")
         return options
 
     def error(self, message: str) -> NoReturn:
@@ -246,15 +246,6 @@ def check_data(data: str | None, *, hub: bool = False, images: bool = False) -> 
     if not hub or data.startswith(("/", "./", "../", "~")) or data.count("/") > 1:
         names = " or the name of a data set on the Hub" if hub else f", {DIGITS}" if images else ""
         raise InputError(f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}.")
-
-
-def check_out(out: Path) -> None:
-    """Refuse a place that can't be written because a file stands in its path.
-
-    Raises:
-        InputError: If a folder above it is a file.
-    """
-    refuse_file(out.expanduser().parent, "another place with --out")
 
 
 def check_run(folder: Path, model: str) -> str:

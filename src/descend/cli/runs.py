@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.parsing import check_data, check_out, check_run, levels, read
+from descend.cli.parsing import check_data, check_run, levels, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.progress import is_quiet
+from descend.reading import read_json, refuse_file
 
 if TYPE_CHECKING:
     from descend.report import RunView
@@ -130,15 +131,19 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any]) -> tuple[Path
     """
     of_recipe = ("dataset", "image_size", "max_length")
     used, usual = ("data", "most", *of_recipe), _evaluation([model])
-    if strange := [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]:
-        raise InputError(f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}.")
-    if options["data"] is None:
-        raise InputError("--layers needs data to read the model on: --data, as descend train text, image and lm take.")
+    strange = [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]
+    refuse(
+        (bool(strange), f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}."),
+        (
+            options["data"] is None,
+            "--layers needs data to read the model on: --data, as descend train text, image and lm take.",
+        ),
+    )
     check_data(options["data"], hub=True, images=True)
     from descend import run
 
     out = run.frozen_folder(model) if out is None else out
-    check_out(out / "summary.json")
+    refuse_file(out.expanduser(), "another place with --out")
     settings = {name: options[name] for name in of_recipe if options[name] is not None}
     return out, run.evaluate_frozen(model, options["data"], out, settings, most=options["most"])
 
@@ -295,13 +300,11 @@ def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["RunView"]]:
 
 def check_free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
-    from descend.reading import read_json
     from descend.results import CONFIG_FILE, PAGE_FILE, SUMMARY_FILE, refuse_foreign
 
-    if out.is_file() or (out / CONFIG_FILE).exists():
-        raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
     refuse_foreign([out / SUMMARY_FILE, out / PAGE_FILE], "another folder with --out")
-    if (out / SUMMARY_FILE).exists() and "folders" not in read_json(out / SUMMARY_FILE):
+    summary = read_json(out / SUMMARY_FILE) if (out / SUMMARY_FILE).exists() else {"folders": []}
+    if out.is_file() or (out / CONFIG_FILE).exists() or "folders" not in summary:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
 
 
@@ -320,8 +323,8 @@ def line_of(summary: "Summary") -> str:
     curve = ", ".join(f"{value:.4g} at γ = {level:g}" for level, value in pairs)
     given = summary.input_metrics.get(summary.train_noise)
     noisy = "" if given is None else f"; the noisy input itself has {given:.4g} at γ = {summary.train_noise:g}"
-    lines = [f"{summary.model} {method_words(summary)} on {summary.dataset}: {summary.metric} {curve}{noisy}."]
-    lines.append(summary.answer)
+    about = f"{summary.model} {method_words(summary)} on {summary.dataset}: {summary.metric} {curve}{noisy}."
+    lines = [about, summary.answer]
     if summary.asked:
         lines.append(f"{summary.verdict} {summary.certificate}".strip())
     return "\n".join(lines)

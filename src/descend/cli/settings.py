@@ -120,8 +120,6 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
         everything: Whether help and completion show all of Transformers' arguments too.
     """
     known = known_settings(recipe) if recipe else {}
-    if recipe and not RECIPES[recipe].settings.has_head:
-        known = {name: setting for name, setting in known.items() if name not in OF_HEADS}
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":
@@ -150,10 +148,12 @@ def known_settings(recipe: str) -> dict[str, Setting]:
     kind = RECIPES[recipe].settings
     of_library = arguments_of("transformers") | (arguments_of("trl") if kind.arguments_kind is SFTSettings else {})
     every = of_library | settings_of(kind.arguments_kind) | settings_of(kind)
-    usual = kind.training
     taken = {"output_dir", "resume_from_checkpoint", "disable_tqdm", "log_level", "log_level_replica"}
+    left_out = taken.union(() if kind.has_head else OF_HEADS)
     return {
-        name: each._replace(default=usual.get(name, each.default)) for name, each in every.items() if name not in taken
+        name: each._replace(default=kind.training.get(name, each.default))
+        for name, each in every.items()
+        if name not in left_out
     }
 
 

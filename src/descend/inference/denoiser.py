@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
-from descend.errors import InputError, refuse
+from descend.errors import InputError, refuse, refusing
 from descend.models import DUST, UT, ViTDenoiser, load_model
 from descend.noise import GaussianNoise
 from descend.reading import read_json
@@ -149,8 +149,6 @@ def _training(run: Path, model: Any) -> tuple[int, GaussianNoise | None]:
     if "trained_on" not in origin:
         return 5, None
     known = origin["trained_on"]
-    try:
+    with refusing(f"{file} has no usable window and noise", "Train the run again."):
         noise = GaussianNoise(known["noise"], known["sigma"], known["seed"], known.get("noise_is", "std"))
         return int(known["window"]), noise
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{file} has no usable window and noise: {error}. Train the run again.") from None

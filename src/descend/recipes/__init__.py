@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from descend import settings
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.extras import lazy_names, required
 from descend.settings import GENERATED, RecipeSettings
 
@@ -68,13 +68,14 @@ class Entry(NamedTuple):
         model = ""
         if self.needs_model and given.get("model") is None:
             model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
-        if given.get("data") is None:
-            raise InputError(
+        refuse(
+            (
+                given.get("data") is None,
                 f"{self.name} needs data; expected --data {self.data}, or --data {GENERATED} for the generated ones "
-                f"that come with descend.{model and f' Also give {model}'}"
-            )
-        if model:
-            raise InputError(f"{self.name} trains a pretrained model; expected {model}")
+                f"that come with descend.{model and f' Also give {model}'}",
+            ),
+            (bool(model), f"{self.name} trains a pretrained model; expected {model}"),
+        )
 
 
 _VIDEO = "PATH, a folder or file of videos"

@@ -98,12 +98,9 @@ def complete(
                 with subject.recipe.corruption(subject.sigma, batch_seed).at(level).on(network):
                     answers = _answers(network, tokenizer, batch, max_new_tokens, layered.limits["length"])
                 for row, answer in zip(batch, answers, strict=True):
-                    entry: dict[str, Any] | None = None
-                    if answer is not None:
-                        entry = {"instruction": row["instruction"], "output": answer, "generator": generator}
-                        entry["dataset"] = row.get("dataset", "")
-                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-                    done.append(entry)
+                    entry = {"instruction": row["instruction"], "output": answer, "generator": generator}
+                    done.append(None if answer is None else {**entry, "dataset": row.get("dataset", "")})
+                    file.write(json.dumps(done[-1], ensure_ascii=False) + "\n")
                 file.flush()
                 bar.update(len(batch))
         written = [entry for entry in done if entry is not None]

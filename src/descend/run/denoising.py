@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.inference.denoiser import DescentDenoiser
 from descend.progress import progress
 from descend.results import MODELS, atomic_folder, refuse_full
@@ -61,10 +61,16 @@ def denoise(
     device = "cuda" if torch.cuda.is_available() else None
     denoiser = DescentDenoiser.from_pretrained(run if alone else run / model, device)
     layer = denoiser.layer_of(layer)
-    if limit is not None and limit < denoiser.window:
-        raise InputError(f"--limit must be at least {denoiser.window} frames, the model's window; got {limit}.")
-    if noise is not None and denoiser.noise_std is None:
-        raise InputError("noise needs the σ_x of the training data, and the run has none. Train the run again.")
+    refuse(
+        (
+            limit is not None and limit < denoiser.window,
+            f"--limit must be at least {denoiser.window} frames, the model's window; got {limit}.",
+        ),
+        (
+            noise is not None and denoiser.noise_std is None,
+            "noise needs the σ_x of the training data, and the run has none. Train the run again.",
+        ),
+    )
     shaken = None if noise is None or denoiser.noise is None else denoiser.noise.at(noise)
     frames = 0
     # Of each clip, and of all: frames; over them sums of squared errors in grey levels, noisy, denoised and blurred.
@@ -86,7 +92,8 @@ def denoise(
                 if shaken is not None:
                     _save(folder, "_noisy", (given * 255).round().clip(0, 255).astype(np.uint8), first)
                     shown = given * 255, denoised, gaussian_filter(given * 255, 1)
-                    errors[clip.name] += [len(clean), *(_squared(each, clean) for each in shown)]
+                    squares = (np.square(each.astype(np.float64) - clean).mean((1, 2)).sum() for each in shown)
+                    errors[clip.name] += [len(clean), *squares]
                 first += len(clean)
                 frames += len(clean)
                 bar.update(len(clean))
@@ -122,11 +129,6 @@ def _blocks(clip: Clip, window: int, limit: int | None) -> Iterator[np.ndarray]:
             block = []
         block += more
     yield np.stack(block)
-
-
-def _squared(frames: np.ndarray, clean: np.ndarray) -> float:
-    """The sum over frames of the mean squared difference."""
-    return float(np.square(frames.astype(np.float64) - clean).mean((1, 2)).sum())
 
 
 def _some(count: int, name: str) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 from transformers import PreTrainedConfig
 
 from descend.errors import InputError, refuse
@@ -28,7 +27,7 @@ from descend.evaluation.probes import fit_exits, fit_probes
 from descend.models import LayeredCausalLM, LayeredClassifier, causal, encoders, images
 from descend.progress import is_quiet
 from descend.reading import read_json
-from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe, Restored
+from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe
 from descend.recipes.base import absolute_or_name, config_of
 from descend.results import (
     CERTIFIED_FILE,
@@ -157,6 +156,10 @@ def evaluate(
         ),
         (task not in (None, "classification"), f"task must be classification; got {task!r}."),
         (task is not None and data is None, "a model that is not a run names no data; give them by --data."),
+        (
+            data is not None and split != "test",
+            f"other data are evaluated on their test split; got --split {split}. Leave out --data or --split",
+        ),
     )
     confidence = CONFIDENCE if confidence is None else confidence
     place = results_folder(folder, data, task)
@@ -193,10 +196,11 @@ def evaluate(
     )
     run_data = (loaded or recipe.load(restored)) if data is None else None
     splits = cache(lambda: run_data or recipe.load(restored))  # read once, and only if needed
-    if run_data is not None:
-        samples, name = getattr(run_data, split), run_data.name
+    generated = replace(recipe, data=GENERATED).load(restored) if data == GENERATED else None
+    if (parts := run_data or generated) is not None:
+        samples, name = getattr(parts, split), parts.name
     else:
-        samples, name = _others(recipe, str(data), split, restored)
+        samples, name = recipe.load_test(str(data), restored)
     if most is not None:
         samples = few(samples, most)
     recipe.task().check(samples, network.limits)
@@ -218,8 +222,13 @@ def evaluate(
         batches=saved.batches,
         baseline=None if known is None else known.of((name, split, shift, recipe.task().metric)),
     )
-    evaluators: list[Evaluator] = [input_metrics, latency, energies, partial(pictures, count=frames)]
-    evaluators.append(partial(decided, tokenizer=restored.tokenizer, count=frames))
+    evaluators: list[Evaluator] = [
+        input_metrics,
+        latency,
+        energies,
+        partial(pictures, count=frames),
+        partial(decided, tokenizer=restored.tokenizer, count=frames),
+    ]
     if probe and isinstance(network, LayeredClassifier):
         # Its own draws: those of the evaluated samples belong to their numbers too.
         fresh = subject.noise.at(subject.noise.level, seed=derived(Stream.PROBES, seed))
@@ -248,18 +257,6 @@ def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
     if shift == "gaussian":
         return usual_curve(recipe.noise)
     return usual_curve(0.2 if shift == "dropout" else recipe.noise or settings_of(type(recipe))["noise"].default or 1.0)
-
-
-def _others(recipe: Recipe, data: str, split: str, restored: Restored) -> tuple[Dataset, str]:
-    """All test samples of other data."""
-    if split != "test":
-        raise InputError(
-            f"other data are evaluated on their test split; got --split {split}. Leave out --data or --split"
-        )
-    if data == GENERATED:
-        generated = replace(recipe, data=data).load(restored)
-        return generated.test, generated.name
-    return recipe.load_test(data, restored)
 
 
 def frozen_folder(model: str) -> Path:

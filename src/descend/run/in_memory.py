@@ -199,12 +199,22 @@ def _subject(
     sigma = trainer.sigma if trainer is not None else None
     if sigma is None and noisy:
         sigma = embedding_std(network, objective.task, dataset, batches)
+    more: dict[str, Any] = {}
     if trainer is None:
         problem = trained_problem(known, network)
     else:
-        problem = trainer.args.problem(network.depth, network.first_layer)
+        args, dual = trainer.args, trainer.dual
+        problem = args.problem(network.depth, network.first_layer)
+        more = {
+            "method": args.method,
+            "seed": args.seed,
+            "settings": settings_of(stored(args), args.idle),
+            "temperature": trainer.temperature,
+            "seconds": trainer.seconds if trainer.state.global_step else None,
+            "steps": trainer.state.global_step or None,
+            **dual_entries(dual.multipliers.tolist(), dual.slack[1:].tolist(), dual.moved),
+        }
     label = f"{type(network.saved).__name__}-{network.depth}"
-    more = {} if trainer is None else _of_trainer(trainer)
     return Subject(
         network,
         objective.task,
@@ -247,17 +257,3 @@ def _stacked(samples: list[Any]) -> dict[str, Any]:
     padded = "for texts of different lengths transformers.DataCollatorWithPadding(tokenizer)"
     with refusing("these samples don't make a batch", f"Give collate; {padded}."):
         return default_data_collator(samples)
-
-
-def _of_trainer(trainer: DescentMixin) -> dict[str, Any]:
-    """The entries of `Provenance` that a trainer knows."""
-    args, dual = trainer.args, trainer.dual
-    return {
-        "method": args.method,
-        "seed": args.seed,
-        "settings": settings_of(stored(args), args.idle),
-        "temperature": trainer.temperature,
-        "seconds": trainer.seconds if trainer.state.global_step else None,
-        "steps": trainer.state.global_step or None,
-        **dual_entries(dual.multipliers.tolist(), dual.slack[1:].tolist(), dual.moved),
-    }

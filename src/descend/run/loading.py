@@ -184,11 +184,10 @@ def read_dual(path: Path) -> tuple[float, dict[str, Any]]:
         path: The file.
     """
     with refusing(f"{path} can't be loaded", AGAIN):
-        tensors = load_file(path)
+        tensors: Any = load_file(path)
         moved = bool(tensors.get("moved", True))  # older files do not say
         names = ("multipliers", "cap_multiplier", "slack", "sigma")
-        values: list[Any] = [tensors[name].tolist() for name in names]
-        multipliers, cap, slack, sigma = values
+        multipliers, cap, slack, sigma = (tensors[name].tolist() for name in names)
         return sigma, dual_entries([cap, *multipliers], slack, moved)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 from torch.utils.data import Dataset
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, refusing
 from descend.extras import required
 from descend.progress import progress
 from descend.reading import MOST_BYTES, refuse_ways_out
@@ -126,17 +126,15 @@ def upright(picture: Picture, least: int | None = None) -> Image.Image:
     """
     if isinstance(picture, np.ndarray):
         return Image.fromarray(picture).convert("RGB")
-    try:
-        with Image.open(picture, formats=FORMATS) as image:
-            if image.mode.startswith(("I", "F")):
-                raise ValueError(f"it has mode {image.mode}, and 8 bits per channel are expected")
-            if least is not None:
-                image.draft("RGB", (least, least))
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except Exception as error:  # Pillow raises many kinds for damaged files
-        raise InputError(
-            f"{picture} can't be read as an image: {reason(error).rstrip('.')}. Remove it or copy it again."
-        ) from None
+    with (
+        refusing(f"{picture} can't be read as an image", "Remove it or copy it again."),
+        Image.open(picture, formats=FORMATS) as image,
+    ):
+        if image.mode.startswith(("I", "F")):
+            raise ValueError(f"it has mode {image.mode}, and 8 bits per channel are expected")
+        if least is not None:
+            image.draft("RGB", (least, least))
+        return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def read_images(data: str | None) -> Pictures:
@@ -201,16 +199,16 @@ def _of_idx(root: Path, files: dict[tuple[str | Any, ...], Path]) -> Pictures:
 
 def _idx(file: Path, axes: int) -> np.ndarray:
     """The bytes of an IDX file with so many axes."""
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as content:
-            head = content.read(4 + 4 * axes)
-            shape = np.frombuffer(head[4:], ">u4").astype(int).tolist()
-            if head[:4] != bytes([0, 0, 8, axes]) or len(shape) != axes or not 0 < math.prod(shape) <= MOST_BYTES:
-                raise ValueError(f"it does not begin as one of bytes with {axes} axes")
-            values = np.frombuffer(content.read(math.prod(shape) + 1), np.uint8)
-            return values.reshape(shape)
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"{file} can't be read as an IDX file: {reason(error)}. Copy or download it again.") from None
+    with (
+        refusing(f"{file} can't be read as an IDX file", "Copy or download it again."),
+        gzip.open(file) if file.suffix == ".gz" else file.open("rb") as content,
+    ):
+        head = content.read(4 + 4 * axes)
+        shape = np.frombuffer(head[4:], ">u4").astype(int).tolist()
+        if head[:4] != bytes([0, 0, 8, axes]) or len(shape) != axes or not 0 < math.prod(shape) <= MOST_BYTES:
+            raise ValueError(f"it does not begin as one of bytes with {axes} axes")
+        values = np.frombuffer(content.read(math.prod(shape) + 1), np.uint8)
+        return values.reshape(shape)
 
 
 def _digits() -> Pictures:

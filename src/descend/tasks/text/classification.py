@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, refusing
 from descend.tasks.base import LABELS, Task
 from descend.tasks.text.tokens import check_tokens, embedding_sigma, readable, refuse, require, values
 
@@ -91,10 +91,8 @@ class Classification(LogitTask):
     def check_targets(self, dataset: Any, lengths: np.ndarray, limits: dict[str, int]) -> None:
         """Raise an error unless each sample has one label, within the model's ``labels`` if they are known."""
         name, classes = require(dataset, *LABELS), limits.get("labels")
-        try:
+        with refusing(f"every sample must have one {name}"):
             labels, _ = values(dataset, name)
-        except (KeyError, ValueError) as error:
-            raise InputError(f"every sample must have one {name}; {type(error).__name__}: {reason(error)}.") from None
         if labels.dtype.kind not in "iu" or len(labels) != len(dataset):
             raise InputError(
                 f"{name} must be whole numbers, one for each sample; got {labels.dtype} and {len(labels)} for "

@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 
-from descend.errors import InputError, reason
+from descend.errors import InputError, reason, refusing
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
 from descend.tasks.splits import TEST_SHARE, class_files, class_order, split_classes
 
@@ -212,15 +212,10 @@ def _table(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
     """Load a data set from the Hub and rename its columns to ours."""
-    try:
+    with refusing(f"{name} is no folder, and as a name on the Hub it can't be loaded", "Give the folder of the data."):
         loaded = load_dataset(str(name))
         sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})
         wanted = columns | {"label": "label"}
         return sides.select_columns(list(wanted.values())).rename_columns(
             {theirs: ours for ours, theirs in wanted.items() if ours != theirs}
         )
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{name} is no folder, and as a name on the Hub it can't be loaded: {reason(error)} Give the "
-            "folder of the data."
-        ) from None
