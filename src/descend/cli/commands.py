@@ -25,17 +25,19 @@ def export(words: Sequence[str]) -> None:
         {
             "run": dict(type=Path, help="folder of a trained run"),
             "--layers": dict(
-                required=True, metavar="K", help="a number; auto, the smallest within --tolerance; or certified"
+                required=True,
+                metavar="K",
+                help="number; auto, the smallest within --tolerance; or certified by test data",
             ),
             "--baseline": dict(
                 type=Path,
                 metavar="RUN",
-                help="with --layers auto: evaluated run to be compared with [its evaluation's]",
+                help="with auto, certified: evaluated run to be compared with [its evaluation's]",
             ),
             "--tolerance": dict(
                 type=float,
-                help="with --layers auto: how much worse than full depth, on validation data at the training noise: "
-                "1, 2 or 5 points of an accuracy, percent of an error [2]",
+                help="with auto, certified: how much worse than full depth at the training noise: 1, 2 or 5 points of "
+                "an accuracy, percent of an error [2]",
             ),
             "--model": dict(default="model", help="model or best_feasible [model]"),
             "--out": dict(type=Path, required=True, help="folder to write; new or empty"),

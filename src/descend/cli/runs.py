@@ -252,6 +252,8 @@ def finish(trainer: Any) -> None:
 
 def layer_rows(summary: "Summary") -> list[str]:
     """A line for each layer at the training noise: its metric, its time, and its loss where that had to fall."""
+    from descend.results import number
+
     values, asked = summary.layer_metrics.get(summary.train_noise, []), summary.asked and summary.metric != "loss"
     losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
     best = (max if summary.higher_is_better else min)(values, default=None)
@@ -260,8 +262,10 @@ def layer_rows(summary: "Summary") -> list[str]:
     for layer, value in enumerate(values):
         share = f", {times[layer] / times[-1]:4.0%} of the time" if times else ""
         bound = f" of at most {to_reach[layer]:.4g}" if layer in to_reach else ""
-        loss = f", loss {losses[layer]:.4g}{bound}" if asked else ""
-        rows.append(f"layer {layer:2}: {summary.metric} {value:.4g}{loss}{share}{' <- best' if value == best else ''}")
+        loss = f", loss {number(losses[layer])}{bound}" if asked else ""
+        rows.append(
+            f"layer {layer:2}: {summary.metric} {number(value)}{loss}{share}{' <- best' if value == best else ''}"
+        )
     return rows
 
 
@@ -319,10 +323,12 @@ def method_words(summary: "Summary") -> str:
 
 def line_of(summary: "Summary") -> str:
     """A run's summary in lines: its metric, how many layers suffice, and the verdict if it was asked for descent."""
+    from descend.results import number
+
     pairs = zip(summary.noise, summary.values, strict=True)
-    curve = ", ".join(f"{value:.4g} at γ = {level:g}" for level, value in pairs)
+    curve = ", ".join(f"{number(value)} at γ = {level:g}" for level, value in pairs)
     given = summary.input_metrics.get(summary.train_noise)
-    noisy = "" if given is None else f"; the noisy input itself has {given:.4g} at γ = {summary.train_noise:g}"
+    noisy = "" if given is None else f"; the noisy input itself has {number(given)} at γ = {summary.train_noise:g}"
     about = f"{summary.model} {method_words(summary)} on {summary.dataset}: {summary.metric} {curve}{noisy}."
     lines = [about, summary.answer]
     if summary.asked:

@@ -219,14 +219,19 @@ class Against:
             smallest[percent] = len(high) - within if within else None
         return smallest
 
-    def state(self, layer: int, percent: float) -> tuple[Kept, float]:
+    def state(self, layer: int, percent: float) -> tuple[Kept, float, float]:
         """Whether a layer and all deeper ones are within a tolerance, and how much worse they are at most, in percent.
 
-        *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself.
+        *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself. The
+        third is by how many times as many samples it would be proven if no mean changed: an interval's width falls by
+        the root of their number. NaN if a mean is beyond the tolerance.
         """
         low, high = self.excess(percent, SHARED)
         state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
-        return state, self._worse(high[layer:].max(), percent)
+        middle, width = (low + high)[layer:] / 2, (high - low)[layer:] / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            times = float(np.where(middle < 0, (width / middle) ** 2, np.nan).max())
+        return state, self._worse(high[layer:].max(), percent), times
 
     def worse(self, layer: int) -> float:
         """How much worse a layer is than the full depth on these samples, in percent (points if more is better)."""
@@ -299,8 +304,9 @@ def layers_needed(
         return None if layer is None or seconds is None else seconds[layer] / seconds[-1]
 
     def choice(layer: int, percent: int) -> Choice:
-        state, at_most = trained.state(layer, percent)
-        return Choice(layer=layer, state=state, at_most=at_most, worse=trained.worse(layer), time=share(layer))
+        state, at_most, times = trained.state(layer, percent)
+        worse = trained.worse(layer)
+        return Choice(layer=layer, state=state, at_most=at_most, worse=worse, times=times, time=share(layer))
 
     chosen: dict[int, Choice | None] = {}
     with suppress(InputError):  # a baseline without this validation data: no K is chosen
@@ -361,8 +367,10 @@ def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
         if same and same[0] is not run and groups and summary.train_noise in groups.layers.noise:
             try:
                 summary = held(run, same[0])
-            except InputError:  # other samples or levels: it is held to its own full depth
+            except InputError as error:  # other samples or levels: it is held to its own full depth
                 summary = held(run, None)
+                needed = summary.layers_needed.model_copy(update={"why": str(error)})
+                summary = summary.model_copy(update={"layers_needed": needed})
         summaries.append(summary)
     return summaries
 

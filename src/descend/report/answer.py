@@ -11,8 +11,8 @@ import numpy as np
 from descend.report.asked import Answer, bounds
 from descend.report.intervals import Jackknife
 from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
-from descend.report.tables import Cell, Row, Table, duration, number
-from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, run_name, tolerance_words
+from descend.report.tables import Cell, Row, Table, duration
+from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, number, tolerance_words
 
 SAME_SIGMA = 1.02
 """Of two σ_x whose ratio is smaller, γ stands for the same noise."""
@@ -64,9 +64,11 @@ def _needed(group: Group) -> Table:
 def numbers(group: Group) -> tuple[Table, list[str]]:
     """The arms' measure at half and full depth, differences from plain training, and their means over noise."""
     measure, depth, arms, several = group.measure, group.depth, group.arms, len(group.noise_levels) > 1
-    held_to = {run_name(Path(name)) for run in group.runs if (name := run.summary.layers_needed.baseline)}
+    held_to = {Path(name).absolute() for run in group.runs if (name := run.summary.layers_needed.baseline)}
     plain = [arm for arm in arms if arm.summary.method == "erm"]
-    baseline = next((arm for arm in plain if any(run.name in held_to for run in arm.runs)), plain[0] if plain else None)
+    baseline = next(
+        (arm for arm in plain if any(run.folder in held_to for run in arm.runs)), plain[0] if plain else None
+    )
     known = {arm.label: _jackknife(group, arm.runs) for arm in arms}
 
     def at(arm: Arm, layer: int) -> Cell:
@@ -79,7 +81,7 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
     columns: dict[str, Callable[[Arm], Cell]] = {
         measure.name: lambda arm: Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
         f"Half depth, layer {depth // 2}": lambda arm: at(arm, depth // 2),
-        f"Full depth, layer {depth}": lambda arm: at(arm, depth),
+        f"Full depth{f', layer {depth}' * (len(group.depths) == 1)}": lambda arm: at(arm, depth),
     }
     if baseline and len(arms) > 1:
         columns[f"Minus {baseline.label}"] = lambda arm: (

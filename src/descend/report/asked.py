@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from descend.report.runs import Arm, Group, RunView, by_run, format_alpha
-from descend.report.tables import Cell, Row, Table, number
-from descend.results import ENOUGH_GROUPS, STATUSES, Status
+from descend.report.tables import Cell, Row, Table
+from descend.results import ENOUGH_GROUPS, STATUSES, Status, number
 
 _LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
 _MEND = (

@@ -12,7 +12,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from descend.report.tables import Cell, Row, Table, number
+from descend.report.tables import Cell, Row, Table
+from descend.results import number
 
 INK, GRID, MUTED = "#1d1c1a", "#e4e0d8", "#6b665e"
 """Colours of text and lines on light ground."""

@@ -55,9 +55,9 @@ TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False}  # a browser can'
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
     """Write the report of some runs as one self-contained HTML file.
 
-    Runs of the same data set, model and training noise, evaluated by one metric on the same split at the same
-    checkpoint, share a section; among these, runs of one method and setting count as seeds. Frames are those of the
-    first seed of each method.
+    Runs of the same data set, training noise and model but for its depth, evaluated by one metric on the same split at
+    the same checkpoint, share a section; among these, runs of one method and setting count as seeds. Frames are those
+    of the first seed of each method.
 
     Args:
         runs: Run folders, or runs already read.
@@ -231,7 +231,8 @@ def _charts(content: SweepFile) -> list[Chart]:
         history.append(_points(method, style, list(drawn), values))
         for setting, kind in search.searched.items():
             if not kind.choices:
-                x = [trial.settings.get(setting, nan) for trial in ended]
+                drawn_at = [trial.settings.get(setting, nan) for trial in ended]
+                x = [value if isinstance(value, float) else nan for value in drawn_at]  # a file may be damaged
                 found.append(
                     chart(
                         f"{method}: value by {setting}",

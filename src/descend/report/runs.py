@@ -78,12 +78,14 @@ class RunView:
         history: Each layer's multiplier over the steps; layer 0 is the cap's.
         frames: The pictures of its evaluation.
         decisions: What its layers decide on a few texts.
+        folder: Where it lies; None for one that was made in memory.
         groups: Its ``groups.json``, on which intervals rest.
         calibrated: Whether this model's logits were divided by a temperature; None if that is not known.
     """
 
     summary: Summary
     name: str = ""
+    folder: Path | None = None
     history: History = field(default_factory=dict)
     frames: Frames | None = None
     decisions: Decisions | None = None
@@ -112,6 +114,7 @@ class RunView:
         return cls(
             summary,
             name=run_name(folder.absolute()),
+            folder=folder.absolute(),
             history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
             frames=Frames.load(frames) if frames.is_file() else None,
             decisions=Decisions.read(decisions) if decisions.is_file() else None,
@@ -128,6 +131,10 @@ def mean(values: Sequence[float]) -> float:
 def mean_rows(rows: Iterable[Sequence[float]]) -> list[float]:
     """The mean over rows, such as one per seed, at each layer that all rows have."""
     return [mean(column) for column in zip(*rows, strict=False)]
+
+
+_SIZES = ("model", "max_length", "image_size", "window", "hidden_size", "tied", "exits", "pooling", "readout")
+"""Settings that a network's time depends on."""
 
 
 @dataclass(frozen=True)
@@ -207,9 +214,14 @@ class Group:
         return self.summary.train_noise
 
     @property
+    def depths(self) -> set[int]:
+        """The depths of the runs."""
+        return {run.summary.depth for run in self.runs}
+
+    @property
     def depth(self) -> int:
         """The largest depth among the runs."""
-        return max(run.summary.depth for run in self.runs)
+        return max(self.depths)
 
     @property
     def metric(self) -> str:
@@ -231,12 +243,10 @@ class Group:
 
     def milliseconds(self, arm: Arm) -> list[float]:
         """Per sample up to each layer of an arm, the least of networks of its shape timed alike; empty if none was."""
-        rows, timed = [], arm.summary.latency
-        for run in self.runs:
-            latency, same = run.summary.latency, run.summary.model == arm.summary.model
-            if timed and latency and same and (latency.device, latency.batch_size) == (timed.device, timed.batch_size):
-                rows.append(latency.milliseconds)
-        return list(map(min, zip(*rows, strict=False)))
+        alike = [run for run in self.runs if run in arm.runs or _shape(run.summary) == _shape(arm.summary)]
+        return list(
+            map(min, zip(*(run.summary.latency.milliseconds for run in alike if run.summary.latency), strict=False))
+        )
 
     @property
     def noise_levels(self) -> list[float]:
@@ -247,7 +257,7 @@ class Group:
     def name(self) -> str:
         """The group in words, with what was evaluated where that is not the final model on test data."""
         first, plain = self.summary, all(run.summary.method == "plain" for run in self.runs)
-        words = f"{first.model} on {first.dataset}, " + (
+        words = f"{first.model if len(self.depths) == 1 else first.family} on {first.dataset}, " + (
             "as given" if plain else f"trained at γ = {first.train_noise:g}"
         )
         words += f", evaluated on the {first.split} split" if first.split != "test" else ""
@@ -293,13 +303,14 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
             gathered.append(seeds)
         seeds.append(run)
     arms: list[Arm] = []
+    everyone = [other[0].setting for other in gathered]
     for members in gathered:
         method = members[0].summary.method
         rivals = [other[0].setting for other in gathered if other[0].summary.method == method]
         differing = [
             _in_words(name, value)
             for name, value in members[0].setting.items()
-            if any(rival.get(name) != value for rival in rivals)
+            if any(rival.get(name) != value for rival in (everyone if name == "layers" else rivals))
         ]
         taken = [arm.style for arm in arms]
         free = [style for style in (STYLES.get(method), *SPARE_STYLES) if style and style not in taken]
@@ -307,6 +318,18 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
         label = ", ".join(filter(None, [METHOD_NAMES.get(method, method), *differing]))
         arms.append(Arm(label, style, sorted(members, key=lambda run: run.summary.seed)))
     return arms
+
+
+def _shape(summary: Summary) -> tuple[object, ...]:
+    """What a network's time depends on, as far as a recipe's settings say it; nothing is like a script's network."""
+    timed = summary.latency
+    where = (timed.device, timed.batch_size) if timed else ()
+    return (
+        summary.recipe,
+        summary.model,
+        *where,
+        *(id(summary) if summary.of_script else str(summary.settings.get(name)) for name in _SIZES),
+    )
 
 
 def _in_words(setting: str, value: Any) -> str:

@@ -1,7 +1,6 @@
 """Tables as data for templates, styles of methods, and numbers for readers."""
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import NamedTuple
 
 
@@ -35,15 +34,6 @@ class Table(NamedTuple):
     rows: Sequence[Row]
     heading: str = ""
     title: str = ""
-
-
-def number(value: float | None) -> str:
-    """A number for a reader: a dash for none, and a word for one that is not finite."""
-    if value is None:
-        return "–"
-    if not isfinite(value):
-        return "diverged"
-    return f"{value:.2f}" if 1 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -66,6 +66,7 @@ from descend.results.findings import (
     Speculation,
     Validation,
     first_within,
+    number,
     tolerance_words,
 )
 from descend.results.folder import LOCK_FILE, PART, locked, new_file, of_disk, put, refuse_full, write_json
@@ -206,6 +207,7 @@ __all__ = [
     "is_checkpoint",
     "locked",
     "new_file",
+    "number",
     "of_disk",
     "parse",
     "put",

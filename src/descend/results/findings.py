@@ -27,6 +27,16 @@ def tolerance_words(percent: float, higher_is_better: bool) -> str:
     return f"{percent:g} point{'s' * (percent != 1)}" if higher_is_better else f"{percent:g} %"
 
 
+def number(value: float | None) -> str:
+    """A number for a reader: a dash for none, and a word for one that is not finite."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return "diverged"
+    size = abs(value)
+    return f"{value:.0f}" if size >= 1e4 else f"{value:.2f}" if size >= 1 or value == 0 else f"{value:.3g}"
+
+
 def first_within(metric: Sequence[float], full: float, percent: float, *, higher_is_better: bool) -> int | None:
     """The smallest layer such that it and all deeper ones are within a percent of a full depth.
 
@@ -133,6 +143,7 @@ class Choice(Part):
             is better when higher), with the confidence of ``state``; NaN where that is not known.
         worse: How much worse than full depth K is on the evaluated data, in the same unit; NaN where full depth makes
             no error, and in files of older versions.
+        times: How many times as many samples would certify K if no mean changed; NaN where none would.
         time: The time to K as a share of the time to the last layer; None where it was not measured.
     """
 
@@ -140,6 +151,7 @@ class Choice(Part):
     state: Kept
     at_most: Number = math.nan
     worse: Number = math.nan
+    times: Number = math.nan
     time: float | None = None
 
     def sentence(self, depth: int, percent: int, higher_is_better: bool) -> str:
@@ -158,8 +170,8 @@ class Choice(Part):
         unit, worse, at_most = "points" if higher_is_better else "%", self.worse, self.at_most
         if not math.isfinite(worse):
             return f"at most {at_most:.1f} {unit} worse" if math.isfinite(at_most) else ""
-        words = f"{abs(worse):.1f} {unit} {'worse' if worse > 0 else 'better'}"
-        if not math.isfinite(at_most):
+        words = f"{abs(worse):.1f} {unit} {'worse' if worse > 0 else 'better'}" if abs(worse) >= 0.05 else "the same"
+        if not math.isfinite(at_most) or abs(at_most) < 0.05:
             return words
         end = f"at least {-at_most:.1f}" if at_most < 0 else f"at most {at_most:.1f}{' worse' * (worse <= 0)}"
         return f"{words}, surely {end}"
@@ -195,10 +207,11 @@ class LayersNeeded(Part):
         time: For 1, 2 and 5 the time to that layer as a share of the time to the last one; None where there is none.
         chosen: For 1, 2 and 5 the K that `first_within` chooses on validation data, and what the evaluated data say of
             it; None where no layer is within that percent there. Empty without validation data.
-        last: The last layer and 2 percent; None without a baseline, as the rest.
-        full: The baseline's metric at full depth.
-        steps: Those of the baseline's training.
-        learning_rate: That of the baseline's training; None where its settings do not say it.
+        last: What the evaluated data say of the last layer for 2 percent; None without a baseline.
+        full: The baseline's metric at full depth; None without a baseline.
+        steps: Of the baseline's training; None without a baseline, or where they are not known.
+        learning_rate: Of the baseline's training; None without a baseline, or where its settings do not say it.
+        why: Why layers are not held to the plain training beside them; empty where they are, or there is none.
     """
 
     baseline: str | None = None
@@ -211,6 +224,7 @@ class LayersNeeded(Part):
     full: Number | None = None
     steps: int | None = None
     learning_rate: JsonValue = None
+    why: str = ""
 
     def choice(self, percent: int) -> Choice | None:
         """K for a tolerance: the one chosen on validation data; without any the one certain on the evaluated data."""

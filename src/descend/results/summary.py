@@ -39,6 +39,7 @@ from descend.results.findings import (
     Sufficient,
     Validation,
     first_within,
+    number,
     tolerance_words,
 )
 from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, Verdict
@@ -236,6 +237,7 @@ class Summary(Verdict, Provenance, File):
         """Whether the layers chosen suffice within 2 percent, and whether that is certified."""
         needed, within = self.layers_needed, tolerance_words(KEPT_WITHIN, self.higher_is_better)
         choice = needed.choice(KEPT_WITHIN)
+        none = f"None of {self.depth} layers can be left out" if self.depth > 1 else "The only layer can't be left out"
         if choice is None and needed.chosen:
             return f"On validation data the last layer is not within {within} of {self.full_depth}"
         if choice is None and needed.baseline is None:
@@ -246,11 +248,13 @@ class Summary(Verdict, Provenance, File):
         if choice.layer < self.depth:
             better = "" if needed.baseline else self.not_the_best
             return f"{better} {choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)}".lstrip()
+        if needed.baseline is None and not needed.chosen:
+            return f"No layer below the last one is certified within {within}"
         if needed.baseline is None:
-            return f"None of {self.depth} layers can be left out within {within}"
+            return f"{none} within {within}"
         verb = {"proven": "is", "open": "may be", "broken": "is not"}[choice.state]
         last = f"the last one {verb} within {within} of {self.full_depth}: {STATES[choice.state]}"
-        return f"None of {self.depth} layers can be left out; {last}"
+        return f"{none}; {last}"
 
     def suffices(self) -> list[Sufficient]:
         """A row for each tolerance: K, its metric, how sure that is, and its time."""
@@ -263,14 +267,15 @@ class Summary(Verdict, Provenance, File):
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
             state = "not enough" if choice.state == "broken" else STATES[choice.state]
+            itself = choice.layer == self.depth and needed.baseline is None
             if choice.layer == self.depth:
                 state = "none can be left out" + (f"; the last one {state}" if needed.baseline else "")
-            if choice.state != "proven" and (worse := choice.worse_words(self.higher_is_better)):
+            if choice.state != "proven" and not itself and (worse := choice.worse_words(self.higher_is_better)):
                 state += f", {'but ' * (choice.worse > percent)}{worse}"
             if choice.state != "proven" and certain is not None and certain < self.depth:
                 state += f"; certified: layer {certain}"
-            time = "" if choice.time is None else f"{100 * choice.time:.0f} % of its time"
-            rows.append(Sufficient(within, layers, f"{metric[choice.layer]:.3g}" if metric else "", time, state))
+            time = "" if choice.time is None else f"{100 * choice.time:.0f} % of the full time"
+            rows.append(Sufficient(within, layers, number(metric[choice.layer]) if metric else "", time, state))
         return rows
 
     def terms(self) -> list[str]:
@@ -286,15 +291,18 @@ class Summary(Verdict, Provenance, File):
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
             lines.append(f"Last layer within {within} of that: {kept}.")
-        if metric and choice and choice.layer == self.depth and needed.baseline is None:
+        if needed.why:
+            lines.append(f"It is not held to the plain training beside it: {needed.why}")
+        if metric and choice and choice.layer == self.depth > 1 and needed.baseline is None:
             lines.append(
-                f"Without its last layer it has {metric[-2]:.3g}, with it {metric[-1]:.3g}. A model that is trained "
-                "with fewer layers from the start may do as well."
+                f"The last layer has {number(metric[-1])}, the one before it {number(metric[-2])}. A model that is "
+                "trained with fewer layers from the start may do as well."
             )
         if needed.last and needed.full is not None and metric:
             worse = needed.last.worse_words(self.higher_is_better)
-            lines.append(f"It has {metric[-1]:.3g}, that full depth {needed.full:.3g}: {worse}.")
-            if needed.last.worse < -KEPT_WITHIN:
+            both = f"The last layer has {number(metric[-1])}, the baseline's {number(needed.full)}"
+            lines.append(f"{both}{': ' * bool(worse)}{worse}.")
+            if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0:
                 lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
         held_out = self.validation.metric if self.validation else []
         beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
@@ -307,21 +315,20 @@ class Summary(Verdict, Provenance, File):
         ours, theirs = ((each.steps, each.learning_rate) for each in (self, needed))
         if ours != theirs and None not in (*ours, *theirs):
             trained = "{:,} steps at the learning rate {}".format
-            lines.append(f"That model had {trained(*theirs)}, this one {trained(*ours)}: try both for both.")
-        if self.samples and choice and choice.state == "open" and choice.worse < KEPT_WITHIN:
-            # The interval's width falls by the root of the number of samples.
-            times = ((choice.at_most - choice.worse) / (KEPT_WITHIN - choice.worse)) ** 2
-            if 1 < times < MOST_TIMES:
-                enough = float(f"{times * self.samples:.2g}")
-                lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")
+            lines.append(
+                f"The baseline had {trained(*theirs)}, this model {trained(*ours)}. Give both the same choice."
+            )
+        if self.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
+            enough = float(f"{choice.times * self.samples:.2g}")
+            lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")
         if self.commonest is not None and metric and self.samples:
             error = math.sqrt(metric[-1] * (1 - metric[-1]) / self.samples)
             if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= self.commonest:
                 chance = f"always naming the commonest class has {self.commonest:.3g}"
                 lines.append(f"The last layer may have learned nothing: {chance}.")
         if self.few_groups:
-            number = f"{self.groups} group{'s' * (self.groups != 1)}"
-            lines.append(f"Too few samples to certify anything: {number}, at least {ENOUGH_GROUPS} are needed.")
+            count = f"{self.groups} group{'s' * (self.groups != 1)}"
+            lines.append(f"Too few samples to certify anything: {count}, at least {ENOUGH_GROUPS} are needed.")
         return list(filter(None, lines))
 
     @property
@@ -331,16 +338,19 @@ class Summary(Verdict, Provenance, File):
 
     @property
     def not_the_best(self) -> str:
-        """That a layer is better than the last one at the training noise, by more than 2 percent; empty otherwise."""
+        """That validation data choose a layer which is better than the last one by more than 2 percent; else empty."""
         metric = self.layer_metrics.get(self.layers_needed.noise)
-        best = self._better(metric) if metric else None
-        if not metric or best is None:
+        best = self._better(self.validation.metric) if self.validation else None
+        if not metric or best is None or self._better([metric[best], metric[-1]]) is None:
             return ""
-        return f"The last layer is not the best: layer {best} has {metric[best]:.3g}, it {metric[-1]:.3g}."
+        return f"The last layer is not the best: layer {best} has {number(metric[best])}, it {number(metric[-1])}."
 
     def _better(self, metric: Sequence[float]) -> int | None:
-        """The best layer of a metric, if the last one is not within 2 percent of it."""
-        best = (max if self.higher_is_better else min)(range(len(metric)), key=lambda layer: metric[layer])
+        """The best layer of a metric, if the last one is not within 2 percent of it; None where that diverged."""
+        finite = [layer for layer, value in enumerate(metric) if math.isfinite(value)]
+        if not math.isfinite(metric[-1]):
+            return None
+        best = (max if self.higher_is_better else min)(finite, key=lambda layer: metric[layer])
         kept = first_within(metric[-1:], metric[best], KEPT_WITHIN, higher_is_better=self.higher_is_better)
         return best if kept is None else None
 

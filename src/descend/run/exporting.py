@@ -95,7 +95,8 @@ def choose(
         summary = held(run, plain.of(run.data))
         full = plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
         beside = f", {full:.{digits}f} in {baseline}"
-    certain, choice = summary.layers_needed.within[int(tolerance)], summary.layers_needed.chosen.get(int(tolerance))
+    needed = summary.layers_needed
+    certain, choice = needed.within.get(int(tolerance)), needed.chosen.get(int(tolerance))
     refuse(
         (
             how == CERTIFIED and certain is None,
@@ -112,12 +113,18 @@ def choose(
     found = certain if how == CERTIFIED or choice is None else choice.layer
     layer = max(found or 0, 1)  # the embedding is no model
     rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
-    rows[layer] += f" <- {'certified' if how == CERTIFIED else 'chosen'} within {within}"
+    if choice:
+        rows[choice.layer] += f" <- chosen within {within}"
     title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
     lines = [title, *rows, summary.answer]
-    if how == AUTO and choice and choice.state != "proven":
-        surely = "no layer is" if certain is None else f"layer {certain} is: --layers {CERTIFIED}"
-        lines.append(f"WARNING: that layer {layer} is within {within} is not certified on test data; {surely}.")
+    if how == CERTIFIED:
+        lines.append(f"Test data certify layer {layer} within {within}.")
+    elif layer < (summary.depth + 1 if certain is None else certain) and (needed.baseline or layer < summary.depth):
+        surely = "no layer" if certain is None else f"layer {certain}: --layers {CERTIFIED}"
+        lines.append(
+            f"WARNING: layer {layer} was chosen on validation data, and test data do not certify it within {within}. "
+            f"They certify {surely}."
+        )
     return layer, lines
 
 
