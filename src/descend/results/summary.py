@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from descend.errors import InputError, refuse
+from descend.errors import refuse
 from descend.reading import read_json
 from descend.results.base import (
     MOST_SHOWN,
@@ -333,8 +333,7 @@ class Summary(Verdict, Provenance, File):
     def not_the_best(self) -> str:
         """That a layer is better than the last one at the training noise, by more than 2 percent; empty otherwise."""
         metric = self.layer_metrics.get(self.layers_needed.noise)
-        best = self._better(metric) if metric else None
-        if not metric or best is None:
+        if not metric or (best := self._better(metric)) is None:
             return ""
         return f"The last layer is not the best: layer {best} has {metric[best]:.3g}, it {metric[-1]:.3g}."
 
@@ -431,8 +430,12 @@ def read_summary(folder: Path) -> Summary:
         InputError: If the run has not been evaluated, or the file is damaged or something else.
     """
     path = folder / SUMMARY_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no {SUMMARY_FILE}; evaluate it first, by descend evaluate or in Python.")
+    refuse(
+        (
+            not path.is_file(),
+            f"{folder} has no {SUMMARY_FILE}; evaluate it first, by descend evaluate or in Python.",
+        )
+    )
     return Summary.read(path)
 
 

@@ -93,7 +93,7 @@ def choose(
     if baseline is not None:
         run, plain = Evaluated.read(folder), Evaluated.read(baseline)
         summary = held(run, plain.of(run.data))
-        full = plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
+        full = plain.full_depth(measured, summary.train_noise)  # or no K is chosen
         beside = f", {full:.{digits}f} in {baseline}"
     certain, choice = summary.layers_needed.within[int(tolerance)], summary.layers_needed.chosen.get(int(tolerance))
     refuse(
