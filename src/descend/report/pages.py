@@ -278,10 +278,8 @@ def write_page_of(template: str, out: Path, **values: Any) -> Path:
         The file written.
     """
     # The charts' colours are named by what they are on light ground; here is what they are on dark ground.
-    dark = {
-        **{style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)},
-        **{INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"},
-    }
+    styles = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)}
+    dark = styles | {INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"}
     colours = " ".join(f"--c{light[1:]}: {colour};" for light, colour in dark.items())
     page = TEMPLATES.get_template(template).render(colours=colours, **values)
     path = out / PAGE_FILE if out.is_dir() else out

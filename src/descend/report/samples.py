@@ -103,8 +103,10 @@ def texts(group: "Group") -> list[Table]:
             sure = [f"{each.confidence:.0%}" if isfinite(each.confidence) else "–" for each in shown]
             answers = [f"{'✓' if each.right else '✗'} {each.answer}" for each in shown]
             rows.append(Row([Cell(arm.label), *map(Cell, answers, sure)], arm.style))
-        picture, image = decided[0][1][text].picture, Markup('<img width="48" height="48" alt="" src="{}"> {}')
-        name = image.format(picture, text) if picture else f"“{text}”"
+        picture = decided[0][1][text].picture
+        name = (
+            Markup('<img width="48" height="48" alt="" src="{}"> {}').format(picture, text) if picture else f"“{text}”"
+        )
         tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], rows, title=name))
     return tables
 
