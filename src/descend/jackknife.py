@@ -15,8 +15,7 @@ def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     Returns:
         The error of the mean x̄, (…).
     """
-    shape = (-1, *(1 for _ in sums.shape[1:]))
-    sizes = sizes.reshape(shape)
+    sizes = sizes.reshape(-1, *(1 for _ in sums.shape[1:]))
     mean = sums.sum(0) / sizes.sum()
     parts = (sums - sizes * mean) / (sizes.sum() - sizes)
     return np.sqrt((len(sums) - 1) / len(sums) * (parts**2).sum(0))

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from descend import InputError
 from descend.evaluation.layers import Batches, survey
 from descend.evaluation.needed import Against, Evaluated, held_to_plain, layers_needed
-from descend.results import Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation
+from descend.results import KEPT_WITHIN, Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation
 from descend.tasks.text import Classification
 
 
@@ -69,7 +69,7 @@ ONES = np.ones(20)
 )
 def test_the_layers_that_suffice_and_whether_full_depth_is_kept(scores, full, more, needed, kept):
     one = against(scores, full, **more)
-    assert (one.needed(), one.kept()) == (needed, kept)
+    assert (one.needed(), one.state(-1, KEPT_WITHIN)[0]) == (needed, kept)
 
 
 def test_a_layer_beyond_the_tolerance_is_seldom_said_to_suffice():
@@ -105,7 +105,7 @@ def test_a_chosen_layer_is_certified_exactly_where_the_test_reaches_it():
         assert [state == "proven" for state, _ in states] == certain and states[0][0] == "broken"
         assert [at_most <= percent for _, at_most in states] == certain  # the bound says the same
     noisy = 1.02 * full + rng.normal(0, 0.2, 30)
-    kept = [against(scores[:, None], full).kept() for scores in (full, 1.1 * full, noisy)]
+    kept = [against(scores[:, None], full).state(-1, KEPT_WITHIN)[0] for scores in (full, 1.1 * full, noisy)]
     assert kept == ["proven", "broken", "open"]
 
 

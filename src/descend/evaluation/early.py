@@ -52,8 +52,7 @@ def latency(subject: Subject, levels: Levels) -> Iterator[tuple[str, Latency]]:
     if any(len(seconds) != model.depth + 1 for seconds in passes):
         return
     parts = [[after - before for before, after in pairwise([0.0, *seconds])] for seconds in passes]
-    per_sample = 1000 / len(chosen)
-    milliseconds = [per_sample * least for least in accumulate(map(min, zip(*parts, strict=True)))]
+    milliseconds = [1000 / len(chosen) * least for least in accumulate(map(min, zip(*parts, strict=True)))]
     yield "latency", Latency(device=device_name(device), batch_size=len(chosen), milliseconds=milliseconds)
 
 

@@ -14,7 +14,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.models import LayeredCausalLM, evaluating
 from descend.noise import Noise, SampleDraws
 from descend.progress import Progress
@@ -177,8 +177,7 @@ def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> flo
         batches: How they become batches.
     """
     embedding = model.get_input_embeddings()
-    known = task.sigma(embedding, dataset)
-    if known is not None:
+    if (known := task.sigma(embedding, dataset)) is not None:
         return known
     sums = torch.zeros(3, dtype=torch.float64)  # of 1, x and x²
     mask: Tensor | None = None
@@ -283,8 +282,7 @@ def measure(
             targets.append(target.cpu() if keep_logits else target[:0].cpu())
             # Of packed texts there are more than rows.
             seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
-    if not any(len(part) for part in all_groups):
-        raise InputError("expected a data set with at least one target to measure; got none.")
+    refuse((not any(map(len, all_groups)), "expected a data set with at least one target to measure; got none."))
     shared = torch.cat(all_groups), torch.cat(targets)
     return [LayerLosses.of(task, columns, *shared) for columns in levels]
 

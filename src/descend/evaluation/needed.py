@@ -92,23 +92,26 @@ class Evaluated:
         )
         return self
 
-    def full_depth(self, samples: int, fingerprint: str | None, noise: float) -> float:
+    def full_depth(self, validation: Validation, noise: float) -> float:
         """The last layer's metric on validation data, to which layers are held where K is chosen.
 
         Args:
-            samples: How many validation samples the model is measured on.
-            fingerprint: Their hash, see `Groups`.
+            validation: The model that is held to it, on the validation data.
             noise: The level γ at which it is.
 
         Raises:
             InputError: If the baseline was measured on others or not at this level.
         """
-        measured, same = self.summary.validation, (samples, fingerprint)
-        if measured is None or noise not in measured.layer_metrics or (measured.samples, measured.fingerprint) != same:
+        measured, theirs = self.summary.validation, (validation.samples, validation.fingerprint)
+        if (
+            measured is None
+            or noise not in measured.layer_metrics
+            or (measured.samples, measured.fingerprint) != theirs
+        ):
             levels = ",".join(f"{level:g}" for level in sorted({*self.summary.noise, noise}))
             raise InputError(
-                f"the baseline {self.name} was not evaluated at γ = {noise:g} on the {samples} validation samples on "
-                "which K is chosen. If it is a run on the same data, type: "
+                f"the baseline {self.name} was not evaluated at γ = {noise:g} on the {validation.samples} validation "
+                "samples on which K is chosen. If it is a run on the same data, type: "
                 f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
             )
         return measured.layer_metrics[noise][-1]
@@ -228,8 +231,8 @@ class Against:
         """
         low, high = self.excess(percent, SHARED)
         state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
-        middle, width = (low + high)[layer:] / 2, (high - low)[layer:] / 2
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # of what has diverged
+            middle, width = (low + high)[layer:] / 2, (high - low)[layer:] / 2
             times = float(np.where(middle < 0, (width / middle) ** 2, np.nan).max())
         return state, self._worse(high[layer:].max(), percent), times
 
@@ -249,13 +252,6 @@ class Against:
             else:
                 worse = x + excess / full
         return 100 * float(worse)
-
-    def kept(self) -> Kept:
-        """Whether the last layer is within 2 percent of the full depth: proven, open, or broken if that is excluded.
-
-        By the tests of `needed`, so that both say the same.
-        """
-        return self.state(self.scores.shape[1] - 1, KEPT_WITHIN)[0]
 
 
 def layers_needed(
@@ -311,8 +307,7 @@ def layers_needed(
     chosen: dict[int, Choice | None] = {}
     with suppress(InputError):  # a baseline without this validation data: no K is chosen
         if validation:
-            known = validation.samples, validation.fingerprint
-            full = validation.metric[-1] if baseline is None else baseline.full_depth(*known, noise)
+            full = validation.metric[-1] if baseline is None else baseline.full_depth(validation, noise)
             for percent in WITHIN:
                 layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
                 chosen[percent] = None if layer is None else choice(layer, percent)
@@ -330,7 +325,7 @@ def layers_needed(
         time={percent: share(layer) for percent, layer in smallest.items()},
         chosen=chosen,
     )
-    return needed, {} if baseline is None else {level: against.kept() for level, against in levels.items()}
+    return needed, {} if baseline is None else {level: each.state(-1, KEPT_WITHIN)[0] for level, each in levels.items()}
 
 
 def held(run: Evaluated, baseline: Evaluated | None) -> Summary:
@@ -362,11 +357,11 @@ def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
     summaries = []
     for run in runs:
         summary, groups = run.summary, run.groups
-        same = [other for other in plain if _kind(other) == _kind(run)]
-        same.sort(key=lambda other: _rank(other.summary, summary.seed))  # in their order otherwise
-        if same and same[0] is not run and groups and summary.train_noise in groups.layers.noise:
+        same = (other for other in plain if _kind(other) == _kind(run))
+        best = min(same, key=lambda other: _rank(other.summary, summary.seed), default=run)  # of equal ones the first
+        if best is not run and groups and summary.train_noise in groups.layers.noise:
             try:
-                summary = held(run, same[0])
+                summary = held(run, best)
             except InputError as error:  # other samples or levels: it is held to its own full depth
                 summary = held(run, None)
                 needed = summary.layers_needed.model_copy(update={"why": str(error)})

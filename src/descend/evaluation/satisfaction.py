@@ -7,7 +7,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from descend.core import DescentProblem, refuse_negative
-from descend.errors import InputError
+from descend.errors import refuse
 from descend.evaluation.layers import LayerLosses
 from descend.jackknife import degrees_of_freedom, standard_error
 from descend.results import CONFIDENCE, ENOUGH_GROUPS, VIOLATION_TOLERANCE, Verdict
@@ -29,8 +29,12 @@ def verdict(problem: DescentProblem, layers: LayerLosses, *, asked: bool = True)
     Raises:
         InputError: If there are fewer than two samples, or a layer's mean loss is negative.
     """
-    if (count := len(layers.losses)) < 2:
-        raise InputError(f"a verdict needs at least 2 samples to know its confidence interval; got {count}.")
+    refuse(
+        (
+            len(layers.losses) < 2,
+            f"a verdict needs at least 2 samples to know its confidence interval; got {len(layers.losses)}.",
+        )
+    )
     mean, in_force = layers.losses.mean(0), problem.in_force
     refuse_negative(mean)
     violations, bounds, pieces = problem.violations(mean), problem.bounds(mean), problem.pieces(mean)

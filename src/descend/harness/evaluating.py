@@ -148,9 +148,13 @@ def score(lm: DescendLM, tasks: Mapping[str, Task], limit: int | None = None) ->
                     each[metric] for each in results["samples"][task] if each["filter"] == chosen and metric in each
                 ]
                 samples = np.array(rows, float) if all(isinstance(row, NUMBER) for row in rows) else None
-                better = bool(results["higher_is_better"][task].get(metric, True))
                 is_mean = samples is not None and np.isclose(samples.mean(), float(value))
-                scores[task, metric, chosen] = Score(float(value), better, len(rows), samples if is_mean else None)
+                scores[task, metric, chosen] = Score(
+                    float(value),
+                    higher_is_better=bool(results["higher_is_better"][task].get(metric, True)),
+                    count=len(rows),
+                    samples=samples if is_mean else None,
+                )
     return scores
 
 

@@ -18,7 +18,7 @@ from tokenizers import processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.models import LayeredCausalLM, changed, keep_first
 from descend.noise import Noise, SampleDraws
 from descend.progress import is_quiet
@@ -144,11 +144,13 @@ def without_end(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     start = next((place for place in range(len(given)) if given[place : place + len(plain)] == plain), len(given))
     if start + len(plain) >= len(given):
         return tokenizer
-    if not tokenizer.is_fast:
-        raise InputError(
+    refuse(
+        (
+            not tokenizer.is_fast,
             f"{type(tokenizer).__name__} ends every text with {tokenizer.decode(given[-1:])}, so no answer can follow "
-            "a prompt. Save the model with a fast tokenizer."
+            "a prompt. Save the model with a fast tokenizer.",
         )
+    )
     opening = tokenizer.convert_ids_to_tokens(given[:start])
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[attr-defined]
         single=[*opening, "$A"],

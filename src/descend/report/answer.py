@@ -21,9 +21,6 @@ SAME_SIGMA = 1.02
 MOST_NAMED = 3
 """Methods that a headline names."""
 
-_STATE = re.compile("[,;]")
-"""What ends the state, such as "open", in how sure a number of layers is."""
-
 
 def answer(group: Group) -> Answer:
     """How many layers suffice in each run, and the arms' numbers."""
@@ -43,7 +40,8 @@ def _side_by_side(group: Group) -> str:
     within, found = tolerance_words(KEPT_WITHIN, group.summary.higher_is_better), []
     for arm in group.arms:
         rows = [row for run in arm.runs for row in run.summary.suffices() if row.within == within]
-        each = dict.fromkeys(f"{row.layers}, {_STATE.split(row.certain)[0]}".removesuffix(", ") for row in rows)
+        # What is certain begins with the state, such as "open".
+        each = dict.fromkeys(f"{row.layers}, {re.split('[,;]', row.certain)[0]}".removesuffix(", ") for row in rows)
         found.append(f"{arm.label}: {' or '.join(each)}".replace("no layer", "not at any layer"))
     return f"Within {within}: {'; '.join(found)}"
 
@@ -92,9 +90,8 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
     if several and group.summary.higher_is_better:
         columns["Area over γ"] = lambda arm: _spread(arm, "auc")
     columns["Training"] = _time
-    rows = [Row([cell(arm) for cell in columns.values()], arm.style) for arm in arms]
-    found = [each for each in known.values() if each]
-    return Table([*columns], rows), [_words(group, found), *evaluated_differently(group)]
+    table = Table([*columns], [Row([cell(arm) for cell in columns.values()], arm.style) for arm in arms])
+    return table, [_words(group, [each for each in known.values() if each]), *evaluated_differently(group)]
 
 
 def _time(arm: Arm) -> Cell:

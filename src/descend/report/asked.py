@@ -114,11 +114,14 @@ def _layers(group: Group, arm: Arm) -> Table:
     for layer in range(1, summary.depth + 1):
         share = certified[layer - 1] if certified else None
         certain = "–" if share is None else f"{share:.1%}" if share > 0 else "not certain"
-        violation = Cell("–")
-        if summary.asks(layer):
-            ends = " to ".join(map(number, known[layer - 1])) if known else ""
-            violation = Cell(number(summary.violations[layer - 1]), ends)
-        cells = [Cell(f"Layer {layer}"), Cell(number(losses[layer])), Cell(number(to_reach.get(layer))), violation]
+        missed = summary.violations[layer - 1] if summary.asks(layer) else None
+        ends = " to ".join(map(number, known[layer - 1])) if known and missed is not None else ""
+        cells = [
+            Cell(f"Layer {layer}"),
+            Cell(number(losses[layer])),
+            Cell(number(to_reach.get(layer))),
+            Cell(number(missed), ends),
+        ]
         rows.append(Row([*(each._replace(strong=layer in summary.violated) for each in cells), Cell(certain)]))
     heads = ("Layer", "Loss", "Had to reach", "Violation (above 0: missed)", "Lowers the loss by at least")
     whose = ", ".join([arm.label] * (len(group.arms) > 1) + [f"seed {summary.seed}"] * (len(arm.runs) > 1))

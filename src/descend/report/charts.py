@@ -24,13 +24,10 @@ MOST_ROWS = 60
 LOG_FROM = 30.0
 """A vertical axis is logarithmic where its largest value is this many times its smallest."""
 
-MOST_LABELS = 12
-"""Most entries of a legend."""
-
 LONG_LABEL = 28
 """A legend with a longer entry has one column."""
 
-_LOOK: dict[str, Any] = {
+_LOOK: Any = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # and is not read as formulas
     "font.size": 9,
@@ -113,8 +110,7 @@ def chart(
         mark: A place on the horizontal axis where a dashed line stands, and its label.
         like: Further series whose values the vertical axis has room for, as those of a chart beside it.
     """
-    look: Any = _LOOK | {"svg.hashsalt": heading}
-    with matplotlib.rc_context(look), warnings.catch_warnings():
+    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": heading}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that a name has and matplotlib's font has not: the browser has them
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         cell = figure.subplots()

@@ -74,30 +74,27 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
     views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
     groups = group_runs(views)
     names = list(dict.fromkeys(view.name for view in views))
-    subtitle = groups[0].name
-    if len(groups) > 1:
-        subtitle = (
-            f"{len(views)} runs in {len(groups)} settings, which are not compared with each other: they differ in "
-            f"{groups_differ(groups)}"
-        )
+    several = (
+        f"{len(views)} runs in {len(groups)} settings, which are not compared with each other: they differ in "
+        f"{groups_differ(groups)}"
+    )
     budget = max(FRAMES_BUDGET // len(groups), LEAST_BUDGET)
     return write_page_of(
         "runs.html",
         out,
         title=title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(views)} runs'}",
-        subtitle=subtitle,
+        subtitle=several if len(groups) > 1 else groups[0].name,
         sections=[_section(group, group.name if len(groups) > 1 else "", budget) for group in groups],
     )
 
 
 def _section(group: Group, name: str, budget: int) -> dict[str, object]:
     """The values of the template for a group of runs."""
-    curves = [figures.quality(group), figures.time(group)]
     curious = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
     return {
         "name": name,
         "answer": answer(group),
-        "curves": [each for each in curves if each],
+        "curves": [each for each in (figures.quality(group), figures.time(group)) if each],
         "pictures": pictures(group, budget),
         "texts": texts(group),
         "styles": {arm.label: arm.style for arm in group.arms},
@@ -213,8 +210,13 @@ def _trials(content: SweepFile, method: str, search: MethodSearch) -> Table:
     rows = []
     for trial in search.trials:
         chosen = search.best is not None and trial.number == search.best.number
-        cells = [f"{trial.number}{' (chosen)' * chosen}", trial.state, _number(trial.value), _FEASIBLE[trial.feasible]]
-        cells += [str(trial.settings.get(name, "–")) for name in search.searched]
+        cells = [
+            f"{trial.number}{' (chosen)' * chosen}",
+            trial.state,
+            _number(trial.value),
+            _FEASIBLE[trial.feasible],
+            *(str(trial.settings.get(name, "–")) for name in search.searched),
+        ]
         rows.append(Row([Cell(each, strong=chosen) for each in cells]))
     heads = ["Trial", "State", f"Mean {content.metric}", "Feasible", *search.searched]
     return Table(heads, rows, f"{method}: all trials")
@@ -276,16 +278,13 @@ def write_page_of(template: str, out: Path, **values: Any) -> Path:
     Returns:
         The file written.
     """
-    page = TEMPLATES.get_template(template).render(colours=_colours(), **values)
+    # The charts' colours are named by what they are on light ground; here is what they are on dark ground.
+    styles = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)}
+    dark = styles | {INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"}
+    colours = " ".join(f"--c{light[1:]}: {colour};" for light, colour in dark.items())
+    page = TEMPLATES.get_template(template).render(colours=colours, **values)
     path = out / PAGE_FILE if out.is_dir() else out
     refuse_foreign([path], "another place")
     path.parent.mkdir(parents=True, exist_ok=True)
     put(path, lambda part: part.write_bytes(page.encode(errors="replace")))  # a folder's name need not be UTF-8
     return path
-
-
-def _colours() -> str:
-    """The charts' colours, which are named by what they are on light ground, on dark ground."""
-    dark = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)}
-    dark |= {INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"}
-    return " ".join(f"--c{light[1:]}: {colour};" for light, colour in dark.items())

@@ -313,8 +313,10 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
             if any(rival.get(name) != value for rival in (everyone if name == "layers" else rivals))
         ]
         taken = [arm.style for arm in arms]
-        free = [style for style in (STYLES.get(method), *SPARE_STYLES) if style and style not in taken]
-        style = free[0] if free else SPARE_STYLES[len(arms) % len(SPARE_STYLES)]
+        style = next(
+            (each for each in (STYLES.get(method), *SPARE_STYLES) if each and each not in taken),
+            SPARE_STYLES[len(arms) % len(SPARE_STYLES)],
+        )
         label = ", ".join(filter(None, [METHOD_NAMES.get(method, method), *differing]))
         arms.append(Arm(label, style, sorted(members, key=lambda run: run.summary.seed)))
     return arms

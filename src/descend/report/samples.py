@@ -71,21 +71,21 @@ class Frames:
         except Exception as error:
             raise InputError(f"{path} is damaged; remove it, and run `descend evaluate` again.") from error
         count = len(noise)
-        if (
-            clean.ndim != 3
-            or noisy.shape != (count, *clean.shape)
-            or reconstruction.ndim != 5
-            or reconstruction.shape[:1] + reconstruction.shape[2:] != noisy.shape
-            or any(array.dtype != np.uint8 for array in (clean, noisy, reconstruction))
-            or not reconstruction.size
-            or max(clean.shape) > MOST_SIDE
-            or not all(map(isfinite, noise))
-        ):
-            raise InputError(
+        refuse(
+            (
+                clean.ndim != 3
+                or noisy.shape != (count, *clean.shape)
+                or reconstruction.ndim != 5
+                or reconstruction.shape[:1] + reconstruction.shape[2:] != noisy.shape
+                or any(array.dtype != np.uint8 for array in (clean, noisy, reconstruction))
+                or not reconstruction.size
+                or max(clean.shape) > MOST_SIDE
+                or not all(map(isfinite, noise)),
                 f"{path} must hold uint8 clean (K,H,W), noisy (G,K,H,W) and reconstruction (G,L+1,K,H,W), "
                 f"G = {count} noise levels, none empty and no side above {MOST_SIDE}; got {clean.shape}, "
-                f"{noisy.shape} and {reconstruction.shape}. Remove it, and run `descend evaluate` again."
+                f"{noisy.shape} and {reconstruction.shape}. Remove it, and run `descend evaluate` again.",
             )
+        )
         return cls(noise, clean, noisy, reconstruction)
 
 
@@ -99,14 +99,14 @@ def texts(group: "Group") -> list[Table]:
         layers = _shown(min(len(by_text[text].decisions) for _, by_text in decided) - 1)
         rows = []
         for arm, by_text in decided:
-            cells = [Cell(arm.label)]
-            for each in (by_text[text].decisions[layer] for layer in layers):
-                sure = f"{each.confidence:.0%}" if isfinite(each.confidence) else "–"
-                cells.append(Cell(f"{'✓' if each.right else '✗'} {each.answer}", sure))
-            rows.append(Row(cells, arm.style))
-        name = f"“{text}”"
-        if picture := decided[0][1][text].picture:
-            name = Markup('<img width="48" height="48" alt="" src="{}"> {}').format(picture, text)
+            shown = [by_text[text].decisions[layer] for layer in layers]
+            sure = [f"{each.confidence:.0%}" if isfinite(each.confidence) else "–" for each in shown]
+            answers = [f"{'✓' if each.right else '✗'} {each.answer}" for each in shown]
+            rows.append(Row([Cell(arm.label), *map(Cell, answers, sure)], arm.style))
+        picture = decided[0][1][text].picture
+        name = (
+            Markup('<img width="48" height="48" alt="" src="{}"> {}').format(picture, text) if picture else f"“{text}”"
+        )
         tables.append(Table(["", *(f"Layer {layer}" for layer in layers)], rows, title=name))
     return tables
 

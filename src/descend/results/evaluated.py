@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from descend.errors import refuse
 from descend.results.base import GROUPS_FILE, File, Number, Part
 
 DECISIONS_FILE = "decisions.json"
@@ -33,11 +34,13 @@ class LayerGroups(Part):
         layers = {len(rows) for sums in (self.losses, self.scores) for rows in sums}
         blocks = {len(row) for sums in (self.losses, self.scores) for rows in sums for row in rows}
         whole = {len(self.losses), len(self.scores)} == {len(self.noise)} and blocks == {len(self.counts)}
-        if not whole or len(layers) != 1 or layers == {1}:
-            raise ValueError(
+        refuse(
+            (
+                not whole or len(layers) != 1 or layers == {1},
                 f"layers.losses and layers.scores must have one row per layer, of at least 2, at each of "
-                f"{len(self.noise)} noise levels, with {len(self.counts)} sums each"
+                f"{len(self.noise)} noise levels, with {len(self.counts)} sums each",
             )
+        )
         return self
 
 
@@ -67,11 +70,13 @@ class Groups(File):
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         lengths = [len(row) for row in self.scores]
-        if lengths != [len(self.counts)] * len(self.noise):
-            raise ValueError(
+        refuse(
+            (
+                lengths != [len(self.counts)] * len(self.noise),
                 f"scores must have {len(self.counts)} sums at each of {len(self.noise)} noise levels; got "
-                f"{len(self.scores)} rows of {sorted(set(lengths))}"
+                f"{len(self.scores)} rows of {sorted(set(lengths))}",
             )
+        )
         return self
 
 

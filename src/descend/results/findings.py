@@ -298,8 +298,11 @@ class Guarantee(Part):
         risk, confidence = (f"{100 * each:g} %" for each in (self.risk, self.confidence))
         data = f"{self.validation} validation samples in {self.groups} independent groups"
         if self.threshold is None:
-            few = f"this takes at least {self.needed} groups"
-            why = few if self.groups < self.needed else "even the safest threshold loses too many answers"
+            why = (
+                f"this takes at least {self.needed} groups"
+                if self.groups < self.needed
+                else "even the safest threshold loses too many answers"
+            )
             return (
                 f"No exit is certified for a risk of {risk} at {confidence} confidence on {data}: {why}. All samples "
                 "go to full depth; give more data or allow a higher risk."

@@ -13,7 +13,7 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 
-from descend.errors import InputError, SaveError
+from descend.errors import InputError, SaveError, refuse
 
 PART = ".descend-part"
 """Where files and folders are written before they are put in place: a folder, or the beginning of a file's name."""
@@ -81,8 +81,7 @@ def new_file(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path):
-        if path.exists():
-            raise InputError(f"{path} exists; choose another with --out.")
+        refuse((path.exists(), f"{path} exists; choose another with --out."))
         yield
 
 
@@ -93,8 +92,12 @@ def refuse_full(folder: Path, choice: str = "another with --out") -> None:
         folder: The folder to write.
         choice: What to choose instead.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} must be a new or an empty folder; it is not. Choose {choice}.")
+    refuse(
+        (
+            folder.exists() and (not folder.is_dir() or any(folder.iterdir())),
+            f"{folder} must be a new or an empty folder; it is not. Choose {choice}.",
+        )
+    )
 
 
 def put(path: Path, write: Callable[[Path], Any]) -> None:

@@ -34,10 +34,6 @@ class Record(Part):
     metric: str
     value: Number
 
-    def line(self) -> str:
-        """The row as a line of the file."""
-        return json.dumps(to_jsonable_python(self.model_dump(), inf_nan_mode="null")) + "\n"
-
 
 def read_records(path: Path) -> Iterator[Record]:
     """Read ``records.jsonl`` row by row; a last line that was cut off, as by a kill, is left out.
@@ -87,7 +83,7 @@ class Records:
                 row = Record(
                     run=self.run, step=step, split=split, layer=layer, noise=noise, metric=metric, value=float(value)
                 )
-                lines.append(row.line())
+                lines.append(json.dumps(to_jsonable_python(row.model_dump(), inf_nan_mode="null")) + "\n")
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.writelines(lines)

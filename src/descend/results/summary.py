@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from descend.errors import InputError, refuse
+from descend.errors import refuse
 from descend.reading import read_json
 from descend.results.base import (
     MOST_SHOWN,
@@ -441,8 +441,12 @@ def read_summary(folder: Path) -> Summary:
         InputError: If the run has not been evaluated, or the file is damaged or something else.
     """
     path = folder / SUMMARY_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no {SUMMARY_FILE}; evaluate it first, by descend evaluate or in Python.")
+    refuse(
+        (
+            not path.is_file(),
+            f"{folder} has no {SUMMARY_FILE}; evaluate it first, by descend evaluate or in Python.",
+        )
+    )
     return Summary.read(path)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from descend.errors import refuse
 from descend.results.base import File, Number, Part
 
 SWEEP_FILE = "sweep.json"
@@ -21,8 +22,12 @@ class Searched(Part):
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         known = self.choices or {"low", "high"} <= self.model_fields_set
-        if not known or not -math.inf < self.low <= self.high < math.inf or (self.log and self.low <= 0):
-            raise ValueError(f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}")
+        refuse(
+            (
+                not known or not -math.inf < self.low <= self.high < math.inf or (self.log and self.low <= 0),
+                f"expected two numbers, above 0 on a log scale; got {self.low} to {self.high}",
+            )
+        )
         return self
 
     def place(self, value: float) -> float:
@@ -40,8 +45,7 @@ class TrialCurve(Part):
     @model_validator(mode="after")
     def _as_many(self) -> Self:
         steps, values = len(self.steps), len(self.values)
-        if steps != values:
-            raise ValueError(f"expected one value per step; got {steps} steps and {values} values")
+        refuse((steps != values, f"expected one value per step; got {steps} steps and {values} values"))
         return self
 
 

@@ -146,8 +146,7 @@ def certificate_sentence(verdict: Verdict) -> str:
     """What is certain of each layer, in words; empty where the verdict is open."""
     if verdict.status == "open":
         return ""
-    shares = enumerate(verdict.certified, start=1)
-    falls = [f"layer {layer} by {share:.1%}" for layer, share in shares if share >= LEAST_FALL]
+    falls = [f"layer {layer} by {fall:.1%}" for layer, fall in enumerate(verdict.certified, 1) if fall >= LEAST_FALL]
     if not falls:
         return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
     return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
