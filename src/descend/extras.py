@@ -36,27 +36,14 @@ def required(purpose: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        lacking = missing(purpose, error)
-        if lacking is None:
+        module = (error.name or "").partition(".")[0]
+        extra = next((name for name, modules in EXTRAS.items() if module in modules), None)
+        if extra is None:
             raise
-        raise lacking from None
-
-
-def missing(purpose: str, error: ModuleNotFoundError) -> MissingPackageError | None:
-    """The error for a missing optional package; None for a module that no extra installs.
-
-    Args:
-        purpose: What needs the package, as the subject of a sentence.
-        error: The failed import.
-    """
-    module = (error.name or "").partition(".")[0]
-    extra = next((name for name, modules in EXTRAS.items() if module in modules), None)
-    if extra is None:
-        return None
-    packages = " ".join(dict.fromkeys(repr(each) if "[" in each else each for each in EXTRAS[extra].values()))
-    return MissingPackageError(
-        f"{purpose} needs the package {EXTRAS[extra][module]}, which is not installed. Run: pip install {packages}"
-    )
+        packages = " ".join(dict.fromkeys(repr(each) if "[" in each else each for each in EXTRAS[extra].values()))
+        raise MissingPackageError(
+            f"{purpose} needs the package {EXTRAS[extra][module]}, which is not installed. Run: pip install {packages}"
+        ) from None
 
 
 def lazy_names(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

@@ -52,12 +52,7 @@ class BatchLosses(NamedTuple):
     @property
     def sums(self) -> list[float]:
         """The sums of the exits that were read, once they have arrived from the device."""
-        return self.losses.values[self.first :].tolist()
-
-    @property
-    def first(self) -> int:
-        """The first exit that was read: 0, or L where only the last was."""
-        return self.losses.first
+        return self.losses.values[self.losses.first :].tolist()
 
     @property
     def targets(self) -> int:

@@ -36,9 +36,11 @@ def epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
     Raises:
         InputError: If a number is out of its range, or the package dp-accounting is missing.
     """
-    finite = 0 <= noise_std < math.inf
     refuse(
-        (not finite, f"the noise's standard deviation must be finite and at least 0; got {noise_std}."),
+        (
+            not 0 <= noise_std < math.inf,
+            f"the noise's standard deviation must be finite and at least 0; got {noise_std}.",
+        ),
         _positive("sensitivity", sensitivity),
         _share(delta),
     )
@@ -138,23 +140,22 @@ def page(
 def _regimes(guarantees: Sequence[Guarantee]) -> list[str]:
     """One sentence for each kind of guarantee that occurs."""
     odds = f"e^{VACUOUS:g} = {math.exp(VACUOUS):,.0f} times"
-    silent = [g for g in guarantees if g.std == 0]
-    vacuous = [g for g in guarantees if g.std > 0 and g.token > VACUOUS]
-    token = [g for g in guarantees if g.token <= VACUOUS < g.text]
-    text = [g for g in guarantees if g.text <= VACUOUS]
     sentences = (
-        (silent, "no noise, so ε is infinite: no privacy to speak of."),
+        ([g for g in guarantees if g.std == 0], "no noise, so ε is infinite: no privacy to speak of."),
         (
-            vacuous,
+            [g for g in guarantees if g.std > 0 and g.token > VACUOUS],
             f"vacuous. ε is above {VACUOUS:g} even for a single token, so an attacker's odds may change by more than "
             f"{odds}: no privacy to speak of.",
         ),
         (
-            token,
+            [g for g in guarantees if g.token <= VACUOUS < g.text],
             "an attacker's odds for one token against another change by e^ε at most, but for a chance δ, with the "
             f"token's ε. For the whole text ε is above {VACUOUS:g}, vacuous: no privacy to speak of.",
         ),
-        (text, "an attacker's odds for one whole text against another change by e^ε at most, but for a chance δ."),
+        (
+            [g for g in guarantees if g.text <= VACUOUS],
+            "an attacker's odds for one whole text against another change by e^ε at most, but for a chance δ.",
+        ),
     )
     return [f"γ = {', '.join(f'{g.level:g}' for g in some)}: {what}" for some, what in sentences if some]
 

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -193,11 +194,9 @@ def refuse_ways_out(root: Path, files: Iterable[Path]) -> None:
     if os.environ.get(FOLLOW_LINKS):
         return
     home = root.resolve()
-    folders: dict[Path, Path] = {}  # a cache: most files share a folder
+    resolved = cache(Path.resolve)  # most files share a folder
     for file in files:
-        if file.parent not in folders:
-            folders[file.parent] = file.parent.resolve()
-        target = file.resolve() if file.is_symlink() else folders[file.parent] / file.name
+        target = file.resolve() if file.is_symlink() else resolved(file.parent) / file.name
         if not target.is_relative_to(home):
             raise InputError(
                 f"{file} leads out of {root}, to {target}. Put the data themselves there, name the folder that the "

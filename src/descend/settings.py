@@ -352,6 +352,18 @@ class PretrainedSettings:
 
 
 @dataclass(frozen=True)
+class NewModelSettings:
+    """Settings of recipes that train a small new model, or a pretrained one with its own sizes.
+
+    It stands before the other base class, whose ``depth`` it replaces.
+    """
+
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    depth: Count = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
+
+
+@dataclass(frozen=True)
 class VideoSettings(RecipeSettings):
     """Settings of video denoising that are the same for all models."""
 
@@ -465,12 +477,9 @@ class ClassifierSettings(PretrainedSettings, TextSettings):
 
 
 @dataclass(frozen=True)
-class NewTextSettings(TextSettings):
+class NewTextSettings(NewModelSettings, TextSettings):
     """Settings of text classification with a small new model. A pretrained one has its own depth, width and dropout."""
 
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
-    depth: Count = setting(6, "L, layers of a small model")
-    hidden_size: Count = setting(128, "width of a small model")
     dropout: Dropout = setting(0.3, "dropout of a small model")
     noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
 
@@ -572,12 +581,9 @@ class LanguageModelSettings(PretrainedSettings, LanguageSettings):
 
 
 @dataclass(frozen=True)
-class InstructionSettings(LanguageSettings):
+class InstructionSettings(NewModelSettings, LanguageSettings):
     """Settings of instruction tuning of a small new model. A pretrained one has its own depth, width and heads."""
 
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
-    depth: Count = setting(6, "L, layers of a small model")
-    hidden_size: Count = setting(128, "width of a small model")
     heads: Count = setting(4, "attention heads of a small model")
     dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
     noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")

@@ -65,7 +65,7 @@ def test_losses_are_summed_in_single_precision_under_autocast(tmp_path, name, se
         trainer.train()
         assert {each.lagrangian.dtype for each in seen} == {torch.float32}
         assert trainer.dual.multipliers.dtype == torch.float64
-        sums = torch.tensor([list(each.sums) for each in seen if not each.first])
+        sums = torch.tensor([list(each.sums) for each in seen if not each.losses.first])
         assert len(sums) >= 2 and (sums != sums.bfloat16()).float().mean() > 0.8
         found.append((sums, trainer.dual.multipliers))
     (single, exact), (half, near) = found

@@ -147,8 +147,7 @@ def tasks(words: Sequence[str]) -> None:
         seed=options.seed,
         trust_code=options.trust_code,
     )
-    print("\n".join(task_lines(results)))
-    print(options.out)
+    print("\n".join([*task_lines(results), str(options.out)]))
 
 
 def task_lines(results: "TaskResults") -> list[str]:

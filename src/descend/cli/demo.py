@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from descend.cli.parsing import check_data, read
 from descend.cli.runs import check_free_for_page, compare_runs, finish
 from descend.recipes import GENERATED
-
-if TYPE_CHECKING:
-    from descend.results import Summary
 
 VIDEO: dict[str, Any] = {"depth": 5, "tied": False, "strength": 0.3}
 """UT with separate weights. Plain training leaves its first layers almost alike."""
@@ -91,9 +88,6 @@ def demo(words: Sequence[str]) -> None:
     for summary in read_by:
         print(f"  digits, {summary.method}: within {' '.join(summary.suffices()[-1])}")
     for summary in cleaned:
-        print(f"  video, {summary.method}: RMSE of layers 0 to {summary.depth}: {_along(summary)}")
+        errors = " ".join(f"{value:.1f}" for value in summary.layer_metrics[summary.train_noise])
+        print(f"  video, {summary.method}: RMSE of layers 0 to {summary.depth}: {errors}")
     print(f"\n{NEXT}\n\nopen {page}", flush=True)
-
-
-def _along(summary: "Summary") -> str:
-    return " ".join(f"{value:.1f}" for value in summary.layer_metrics[summary.train_noise])

@@ -177,8 +177,7 @@ def declared(
     for title, group in {"": options or {}, **(groups or {})}.items():
         place = parser.add_argument_group(title) if title else parser
         for name, more in group.items():
-            names = name.split()
-            place.add_argument(*names, **more)
+            place.add_argument(*name.split(), **more)
     if talks:
         add_talk(place)
     return parser

@@ -65,16 +65,15 @@ class Entry(NamedTuple):
         Raises:
             InputError: If no data are given, or no model to a recipe of pretrained models.
         """
-        model = ""
-        if self.needs_model and given.get("model") is None:
-            model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
+        lacks_model = self.needs_model and given.get("model") is None
+        model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
         refuse(
             (
                 given.get("data") is None,
                 f"{self.name} needs data; expected --data {self.data}, or --data {GENERATED} for the generated ones "
-                f"that come with descend.{model and f' Also give {model}'}",
+                f"that come with descend.{f' Also give {model}' if lacks_model else ''}",
             ),
-            (bool(model), f"{self.name} trains a pretrained model; expected {model}"),
+            (lacks_model, f"{self.name} trains a pretrained model; expected {model}"),
         )
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
 from descend.tasks.splits import folders_in, split_off
@@ -14,8 +13,6 @@ from descend.tasks.text import (
     MNLI_LABELS,
     generate_pairs,
     generate_reviews,
-    learn_tokenizer,
-    load_tokenizer,
     read_imdb,
     read_labelled,
     read_mnli,
@@ -88,11 +85,3 @@ def data_name(dataset: str, data: str | None) -> str:
         return f"generated {dataset}"
     folder = Path(data).name
     return dataset if folder.lower() in PLAIN_FOLDERS else f"{dataset}, {folder}"
-
-
-def tokenizer_of(source: str | None, texts: Dataset) -> PreTrainedTokenizerBase:
-    """Load the tokenizer from a folder or the Hub, or train one on the texts if ``source`` is None."""
-    if source is not None:
-        return load_tokenizer(source)
-    columns = [name for name in ("text", "pair") if name in texts.column_names]
-    return learn_tokenizer(text for name in columns for text in texts[name])

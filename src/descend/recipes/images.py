@@ -70,10 +70,9 @@ class ImageRecipe(ImageSettings, Recipe):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Read the images; each is decoded when it is fetched."""
-        config = restored.model.saved.config if restored else config_of(self.model)
+        config: Any = restored.model.saved.config if restored else config_of(self.model)
         found = read_images(self.source)
-        source = restored.model.saved.name_or_path if restored else self.model
-        numbers = np.array(head_numbers(config, found.classes, source, _named(self.data)))
+        numbers = np.array(head_numbers(config, found.classes, config.name_or_path, _named(self.data)))
         processor = restored.tokenizer if restored else self._processor()
         parts = found.parts(self.validation_share).items()
         sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
@@ -91,8 +90,7 @@ class ImageRecipe(ImageSettings, Recipe):
         found = read_images(data)
         config = restored.model.saved.config
         side = found.sides.get("test", found.sides["train"])
-        source = restored.model.saved.name_or_path
-        numbers = np.array(class_numbers(config, found.classes, source, _named(data)))
+        numbers = np.array(class_numbers(config, found.classes, config.name_or_path, _named(data)))
         return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), _named(data)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:

@@ -193,8 +193,8 @@ class LanguageRecipe(LanguageSettings, Recipe):
     def restore(self, folder: str) -> Restored:
         """Load a model that `save_pretrained` wrote, and its tokenizer."""
         auto_class = AutoPeftModelForCausalLM if (Path(folder) / ADAPTERS).is_file() else AutoModelForCausalLM
-        tokenizer = load_tokenizer(folder)
-        return Restored(LayeredCausalLM(load_pretrained(auto_class, folder, dtype="float32")), tokenizer)
+        network = LayeredCausalLM(load_pretrained(auto_class, folder, dtype="float32"))
+        return Restored(network, load_tokenizer(folder))
 
 
 class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):

@@ -43,7 +43,7 @@ from descend.recipes.base import (
     head_numbers,
     load_pretrained,
 )
-from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts, tokenizer_of
+from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts
 from descend.settings import (
     SMALL,
     ClassifierSettings,
@@ -52,7 +52,7 @@ from descend.settings import (
     TextSettings,
     TextUTSettings,
 )
-from descend.tasks.text import Classification, tokenize
+from descend.tasks.text import Classification, learn_tokenizer, load_tokenizer, tokenize
 
 TELL_PAIRS_APART = ("bert", "albert", "electra", "deberta-v2")
 """Families that are told by ``token_type_ids`` which tokens are of the second text of a pair."""
@@ -94,7 +94,9 @@ class TextRecipe(TextSettings, Recipe):
             tokenizer, config = restored.tokenizer, restored.model.saved.config
         else:
             source, config = self.tokenizer or (None if self.model == SMALL else self.model), self._config()
-            tokenizer = tokenizer_of(source, parts["train"])
+            train = parts["train"]
+            words = (text for name in ("text", "pair") if name in train.column_names for text in train[name])
+            tokenizer = learn_tokenizer(words) if source is None else load_tokenizer(source)
             tokenizer.model_input_names = inputs_of(config)
             tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
         return Data(

@@ -205,9 +205,7 @@ def evaluate(
         samples = few(samples, most)
     recipe.task().check(samples, network.limits)
     network.to(saved.args.device)
-    sigma = saved.sigma
-    if sigma is None:
-        sigma = embedding_std(network, recipe.task(), splits().train, saved.batches)
+    sigma = embedding_std(network, recipe.task(), splits().train, saved.batches) if saved.sigma is None else saved.sigma
     subject = Subject(
         network,
         recipe.task(),

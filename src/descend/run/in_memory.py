@@ -15,14 +15,14 @@ from torch import nn
 from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator, has_length
 
-from descend.errors import refuse, refusing
+from descend.errors import MissingPackageError, refuse, refusing
 from descend.evaluation.early import latency
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided, input_metrics, on_validation
 from descend.evaluation.layers import Batches, embedding_std
 from descend.evaluation.needed import Evaluated
-from descend.extras import missing
+from descend.extras import required
 from descend.models import LibraryModel
 from descend.noise import GaussianNoise
 from descend.objective import Objective
@@ -238,10 +238,9 @@ def draw_page(folder: Path) -> Path | None:
         The page; None if the packages that draw it are not installed, which one warning says.
     """
     try:
-        from descend.report import write_page
-    except ModuleNotFoundError as error:
-        if missing("report.html", error) is None:
-            raise
+        with required("report.html"):
+            from descend.report import write_page
+    except MissingPackageError:
         logger.warning(
             "%s has the verdict, without a page: report.html needs packages that are not installed. Run: pip install "
             "'descend[report]', then: descend report %s",
@@ -254,6 +253,8 @@ def draw_page(folder: Path) -> Path | None:
 
 def _stacked(samples: list[Any]) -> dict[str, Any]:
     """A batch by Transformers' default collator, which can't pad."""
-    padded = "for texts of different lengths transformers.DataCollatorWithPadding(tokenizer)"
-    with refusing("these samples don't make a batch", f"Give collate; {padded}."):
+    with refusing(
+        "these samples don't make a batch",
+        "Give collate; for texts of different lengths transformers.DataCollatorWithPadding(tokenizer).",
+    ):
         return default_data_collator(samples)

@@ -38,7 +38,7 @@ def folders_in(folder: Path) -> list[str]:
 
 def class_files(
     root: Path, suffixes: Collection[str], classes: Sequence[str] | None = None
-) -> tuple[Sequence[str], ClassFiles]:
+) -> tuple[list[str], ClassFiles]:
     """Find the files of a data set that has a folder for each class.
 
     Args:
@@ -62,7 +62,7 @@ def class_files(
     if held and not train.is_dir():
         raise InputError(f"{root} has {held[0].name} and no train. Put the files to train on in {train}.")
     sides = {"train": train if train.is_dir() else root} | dict(zip(("test", "validation"), held, strict=False))
-    known = class_order(folders_in(sides["train"])) if classes is None else classes
+    known = class_order(folders_in(sides["train"])) if classes is None else list(classes)
     kinds = ", ".join(sorted(suffixes))
     if len(known) < 2:
         raise InputError(

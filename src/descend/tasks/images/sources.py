@@ -207,8 +207,7 @@ def _idx(file: Path, axes: int) -> np.ndarray:
         shape = np.frombuffer(head[4:], ">u4").astype(int).tolist()
         if head[:4] != bytes([0, 0, 8, axes]) or len(shape) != axes or not 0 < math.prod(shape) <= MOST_BYTES:
             raise ValueError(f"it does not begin as one of bytes with {axes} axes")
-        values = np.frombuffer(content.read(math.prod(shape) + 1), np.uint8)
-        return values.reshape(shape)
+        return np.frombuffer(content.read(math.prod(shape) + 1), np.uint8).reshape(shape)
 
 
 def _digits() -> Pictures:

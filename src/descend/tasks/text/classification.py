@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from descend.errors import InputError, refusing
 from descend.tasks.base import LABELS, Task
-from descend.tasks.text.tokens import check_tokens, embedding_sigma, readable, refuse, require, values
+from descend.tasks.text.tokens import check_tokens, fields, readable, refuse, require, token_counts, values
 
 IGNORED = -100
 """The label of a token without a target, as in Transformers."""
@@ -25,9 +25,23 @@ class TextTask(Task):
     higher_is_better = True
     separable = True
 
+    @torch.no_grad()
     def sigma(self, embedding: nn.Module, dataset: Any) -> float | None:
-        """σ_x of all tokens in a data set, without padding; None for samples without tokens."""
-        return embedding_sigma(embedding, dataset)
+        """σ_x: the standard deviation over the embeddings of all tokens of a data set, without padding.
+
+        It is exact: each token of the vocabulary is weighted by its count. None for samples without tokens, such as
+        texts that the collator tokenizes.
+        """
+        if len(dataset) and "input_ids" not in fields(dataset):
+            return None
+        counts = token_counts(dataset)
+        used = counts.nonzero().flatten()
+        device = next(embedding.parameters()).device
+        # On the CPU, because not every device has double precision.
+        vectors = embedding(used.to(device)).cpu().double()
+        share = counts[used].double() / counts.sum()
+        mean = (share @ vectors).mean()
+        return (share @ (vectors - mean).square()).mean().sqrt().item()
 
     def check(self, dataset: Any, limits: dict[str, int]) -> None:
         """Raise an error if a model can't take a sample.

@@ -112,13 +112,14 @@ def read_labelled(path: str | Path) -> DatasetDict:
             a class of another side.
     """
     root = Path(path).expanduser()
-    labels: Any
     if root.is_file() and root.suffix.lower() in TABLES:
         texts = [values | {"source": place} for place, values in _rows(root, _LABELLED)]
         labels = class_order({row["label"] for row in texts})
         if len(labels) < 2:
             raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
-        rows = {"train": [row | {"label": labels.index(row["label"])} for row in texts]}
+        rows: dict[str, list[dict[str, Any]]] = {
+            "train": [row | {"label": labels.index(row["label"])} for row in texts]
+        }
     elif root.is_dir():
         labels, files = class_files(root, {".txt"})
         rows = {side: _texts(each, root) for side, each in files.items()}

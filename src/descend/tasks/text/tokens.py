@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     AutoTokenizer,
     BertTokenizer,
@@ -138,25 +138,6 @@ def token_counts(dataset: Any) -> Tensor:
     if "attention_mask" in fields(dataset):
         ids = ids[values(dataset, "attention_mask")[0].astype(bool)]
     return torch.from_numpy(np.bincount(ids))
-
-
-@torch.no_grad()
-def embedding_sigma(embedding: nn.Module, dataset: Any) -> float | None:
-    """σ_x: the standard deviation over the embeddings of all tokens of a data set, without padding.
-
-    It is exact: each token of the vocabulary is weighted by its count. None for samples without tokens, such as texts
-    that the collator tokenizes.
-    """
-    if len(dataset) and "input_ids" not in fields(dataset):
-        return None
-    counts = token_counts(dataset)
-    used = counts.nonzero().flatten()
-    device = next(embedding.parameters()).device
-    # On the CPU, because not every device has double precision.
-    vectors = embedding(used.to(device)).cpu().double()
-    share = counts[used].double() / counts.sum()
-    mean = (share @ vectors).mean()
-    return (share @ (vectors - mean).square()).mean().sqrt().item()
 
 
 def check_tokens(dataset: Any, limits: dict[str, int]) -> np.ndarray:

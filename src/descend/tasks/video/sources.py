@@ -49,11 +49,6 @@ class Clip:
     name: str
     files: tuple[Path, ...]
 
-    @property
-    def is_video(self) -> bool:
-        """Whether the clip is one video, and not a folder of frames."""
-        return _is_video(self.files[0])
-
     def frames(self) -> Iterator[np.ndarray]:
         """Decode the clip, one frame in memory at a time.
 
@@ -74,7 +69,7 @@ class Clip:
         Raises:
             InputError: The video or the stack can't be opened.
         """
-        if self.is_video:
+        if _is_video(self.files[0]):
             return announced_frames(self.files[0])
         return page_count(self.files[0]) if len(self.files) == 1 else len(self.files)
 
@@ -87,16 +82,12 @@ class Clip:
         return next(self._pictures())[1].size
 
     def _pictures(self) -> Iterator[tuple[str, Image.Image]]:
-        return video_pictures(self.files[0]) if self.is_video else image_pictures(self.files)
+        return video_pictures(self.files[0]) if _is_video(self.files[0]) else image_pictures(self.files)
 
 
 def has_sides(path: str | Path) -> bool:
-    """Whether a path has training or test clips, or is one collection of clips.
-
-    Raises:
-        InputError: The path does not exist.
-    """
-    return bool(_sides(_existing(path)))
+    """Whether a path has training or test clips, or is one collection of clips."""
+    return bool(_sides(Path(path).expanduser().absolute()))
 
 
 def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list[Clip]:
@@ -115,7 +106,9 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
         InputError: The path is missing, empty or has another layout; it lacks the requested side; a clip folder has
             no frame; it has both videos and clip folders; or a link leads out of it.
     """
-    path = _existing(path)
+    path = Path(path).expanduser().absolute()
+    if not path.exists():
+        raise InputError(f"{path} does not exist; expected a folder of clips or a video file")
     sides, prefix, place = _sides(path), "", path
     if split is not None:
         side = SIDE_OF_SPLIT[split]
@@ -150,13 +143,6 @@ def _natural(path: Path) -> tuple[tuple[int, int, str], ...]:
     """Sort key of a path's name in which numbers count as numbers: 2 before 10, 010 beside 10."""
     parts = re.findall(r"\d+|\D+", path.name)
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
-
-
-def _existing(path: str | Path) -> Path:
-    path = Path(path).expanduser().absolute()
-    if not path.exists():
-        raise InputError(f"{path} does not exist; expected a folder of clips or a video file")
-    return path
 
 
 def _sides(path: Path) -> dict[str, Path]:
@@ -207,8 +193,8 @@ def _clips_in(path: Path, name: str, prefix: str) -> list[Clip]:
             inner = _clips_in(entry, prefix + entry.name, f"{prefix}{entry.name}/")
             empty = empty if inner else entry
             clips += inner
-    frames = {clip.files[0].parent.parent for clip in clips if not clip.is_video}
-    if empty and path in frames and not any(clip.is_video for clip in clips):
+    frames = {clip.files[0].parent.parent for clip in clips if not _is_video(clip.files[0])}
+    if empty and path in frames and not any(_is_video(clip.files[0]) for clip in clips):
         raise InputError(
             f"clip {empty} holds no frames; expected images ({', '.join(sorted(IMAGE_SUFFIXES))}). Fill the folder or "
             "move it away"

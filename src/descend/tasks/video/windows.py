@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.tasks.base import Task
 from descend.tasks.video.decoding import SIZE
 
@@ -84,13 +84,17 @@ class VideoWindows(Dataset[dict[str, Tensor | int]]):
             raise InputError(f"window and stride must be at least 1 frame; got {window} and {stride}")
         names = names if names is not None else [f"number {position}" for position in range(len(clips))]
         for name, clip in zip(names, clips, strict=True):
-            if clip.shape[1:] != (SIZE, SIZE) or clip.dtype != np.uint8:
-                raise InputError(f"clip {name} must be uint8 (F, {SIZE}, {SIZE}); got {clip.dtype} {clip.shape}.")
-            if len(clip) < window:
-                raise InputError(
+            refuse(
+                (
+                    clip.shape[1:] != (SIZE, SIZE) or clip.dtype != np.uint8,
+                    f"clip {name} must be uint8 (F, {SIZE}, {SIZE}); got {clip.dtype} {clip.shape}.",
+                ),
+                (
+                    len(clip) < window,
                     f"clip {name} has {len(clip)} frames; expected at least one window of {window}. "
-                    f"Choose a window of at most {len(clip)} frames or leave the clip out"
-                )
+                    f"Choose a window of at most {len(clip)} frames or leave the clip out",
+                ),
+            )
         self.clips, self.window, self.stride, self.names = list(clips), window, stride, list(names)
         counts = [(len(clip) - window) // stride + 1 for clip in clips]
         self._first = np.cumsum([0, *counts])  # each clip's first window among all windows; last the number of windows
