@@ -102,11 +102,25 @@ def test_a_chosen_layer_is_certified_exactly_where_the_test_reaches_it():
     for percent, smallest in one.needed().items():
         states = [one.state(layer, percent) for layer in range(5)]
         certain = [layer >= (5 if smallest is None else smallest) for layer in range(5)]
-        assert [state == "proven" for state, _ in states] == certain and states[0][0] == "broken"
-        assert [at_most <= percent for _, at_most in states] == certain  # the bound says the same
+        assert [state == "proven" for state, _, _ in states] == certain and states[0][0] == "broken"
+        assert [at_most <= percent for _, at_most, _ in states] == certain  # the bound says the same
     noisy = 1.02 * full + rng.normal(0, 0.2, 30)
     kept = [against(scores[:, None], full).state(-1, KEPT_WITHIN)[0] for scores in (full, 1.1 * full, noisy)]
     assert kept == ["proven", "broken", "open"]
+
+
+def test_so_many_times_as_many_samples_would_certify_a_layer():
+    """The deepest layers count too: K may be better than full depth, and a deeper layer nearly too bad."""
+    rng = np.random.default_rng(6)
+    full = rng.normal(1, 0.05, 40)
+    scores = np.stack([full * f for f in (0.99, 1.015, 1.0)], 1) + rng.normal(0, 0.05, (40, 3))
+    state, _, times = against(scores, full).state(0, 2)
+    assert state == "open" and times > 2
+    for share, proven in ((0.7, False), (1.4, True)):
+        copies = round(share * times)
+        more = against(np.tile(scores, (copies, 1)), np.tile(full, copies))
+        assert (more.state(0, 2)[0] == "proven") == proven
+    assert np.isnan(against(scores * [1, 1.1, 1], full).state(0, 2)[2])
 
 
 @pytest.mark.parametrize(
@@ -276,8 +290,8 @@ ANSWERS = [
         [
             "5 of 6 layers may suffice within 2 points: open.",
             "  within 1 point   no layer on validation data",
-            "  within 2 points  5 of 6 layers                84 % of its time  open, at most 3.1 points worse",
-            "  within 5 points  4 of 6 layers                60 % of its time  certified",
+            "  within 2 points  5 of 6 layers                84 % of the full time  open, at most 3.1 points worse",
+            "  within 5 points  4 of 6 layers                60 % of the full time  certified",
             "Accuracy at γ = 1, held to the full depth of plain of seed 1. K was chosen on validation data and tested "
             f"on test data, {SURE}",
             "Last layer within 2 points of that: certified at γ = 0, open at γ = 1.",
@@ -336,13 +350,14 @@ ANSWERS = [
         {
             "layers_needed": LayersNeeded(
                 **PLAIN | {"within": {}},
-                chosen={2: Choice(layer=4, state="open", worse=1.0, at_most=3.0)},
+                chosen={2: Choice(layer=4, state="open", worse=1.0, at_most=3.0, times=4.0)},
                 last=Choice(layer=6, state="open", worse=-0.5, at_most=0.7),
                 full=0.845,
                 steps=300,
                 learning_rate=0.001,
             ),
             **{"layer_metrics": {1.0: [0.5, 0.6, 0.7, 0.9, 0.84, 0.84, 0.85]}, "kept": {1.0: "proven"}},
+            "validation": {"samples": 9, "metric": [0.5, 0.6, 0.7, 0.95, 0.8, 0.8, 0.9]},
             **{"steps": 600, "samples": 200, "settings": {"learning_rate": 0.001}},
         },
         [
@@ -350,10 +365,10 @@ ANSWERS = [
             "Accuracy at γ = 1, held to the full depth of plain. K was chosen on validation data and tested on test "
             f"data, {SURE}",
             "Last layer within 2 points of that: certified at γ = 1.",
-            "It has 0.85, that full depth 0.845: 0.5 points better, surely at most 0.7 worse.",
+            "The last layer has 0.85, the baseline's 0.845: 0.5 points better, surely at most 0.7 worse.",
             "The last layer is not the best: layer 3 has 0.9, it 0.85.",
-            "That model had 300 steps at the learning rate 0.001, this one 600 steps at the learning rate 0.001: try "
-            "both for both.",
+            "The baseline had 300 steps at the learning rate 0.001, this model 600 steps at the learning rate 0.001. "
+            "Try each for both.",
             "About 800 such samples would certify K within 2 points, if no number changed.",
         ],
     ),
@@ -365,6 +380,7 @@ ANSWERS = [
         {
             "layers_needed": LayersNeeded(noise=1.0, within={2: 0}),
             "layer_metrics": {1.0: [0.77, 0.81, 0.84, 0.843, 0.84, 0.79, 0.757]},
+            "validation": {"samples": 9, "metric": [0.7, 0.8, 0.81, 0.82, 0.81, 0.8, 0.75]},
         },
         [
             "The last layer is not the best: layer 3 has 0.843, it 0.757. "
@@ -376,7 +392,7 @@ ANSWERS = [
     (  # the last layer, held to itself, is certain and no answer
         {"layers_needed": LayersNeeded(noise=1.0, within={1: 6, 2: 6, 5: 4})},
         [
-            "None of 6 layers can be left out within 2 points.",
+            "No layer below the last one is certified within 2 points.",
             "  within 1 point   6 of 6 layers  none can be left out",
             "  within 2 points  6 of 6 layers  none can be left out",
             "  within 5 points  4 of 6 layers  certified",

@@ -121,8 +121,10 @@ def test_a_cut_model_stands_beside_the_whole_one(tmp_path: Path) -> None:
     entries |= {"violations": [], "violation_intervals": [], "certified": [], "probe": {}, "latency": None}
     cut = evaluated(tmp_path / "cut", "linear", scores, **entries | {"layers_needed": {"noise": 0.15, "within": {}}})
     cells, _ = shown(whole, cut)
-    assert float(cells["Linear weights"][FULL].text) == pytest.approx(scores[-1].mean(), abs=6e-4)
-    assert ends(cells["Linear weights"][MINUS].note) == pytest.approx(students(scores[-1] - means(1)[-1]), abs=6e-4)
+    numbers = cells["Linear weights, 3 layers"]
+    assert float(numbers["Full depth"].text) == pytest.approx(scores[-1].mean(), abs=6e-4)
+    assert ends(numbers[f"{MINUS}, 7 layers"].note) == pytest.approx(students(scores[-1] - means(1)[-1]), abs=6e-4)
+    assert group_of(whole, cut).name.startswith("DistilBERT on ")
 
 
 def test_a_root_is_taken_of_the_mean_over_groups_and_seeds_widen(tmp_path: Path) -> None:
@@ -189,9 +191,12 @@ def test_a_section_begins_with_the_layers_that_suffice(view, tmp_path: Path) -> 
     assert found.headline == "Within 2 points: ERM: 3 of 7 layers, certified; Linear weights: 5 of 7 layers, open"
     assert rows["ERM"] == [
         ("no layer on validation data", ""),
-        *[("3 of 7 layers", "0.583, 50 % of its time; certified")] * 2,
+        *[("3 of 7 layers", "0.583, 50 % of the full time; certified")] * 2,
     ]
-    assert rows["Linear weights"][1][1] == "0.643, 50 % of its time; open, at most 3.3 points worse; certified: layer 5"
+    assert (
+        rows["Linear weights"][1][1]
+        == "0.643, 50 % of the full time; open, at most 3.3 points worse; certified: layer 5"
+    )
     words = " ".join(found.lines)
     assert "<b>ERM.</b> Accuracy at γ = 0.15, held to its own full depth" in words
     assert "held to the full depth of plain of seed 7" in words and "refuted at γ = 0.15" in words

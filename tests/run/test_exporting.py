@@ -187,7 +187,7 @@ def test_auto_with_a_baseline_is_the_choice_of_evaluate_and_compare(classifier, 
     ):
         assert answer in said(capsys, *words)[0]
     out, _ = said(capsys, *auto, "--baseline", better, "--out", tmp_path / "warned")
-    assert "is not certified on test data; no layer is." in out
+    assert "test data do not certify it within 2 points. They certify no layer." in out
     certified = ["export", classifier, "--layers", "certified", "--baseline", better, "--out", tmp_path / "certified"]
     assert "test data certify no layer within 2 points of the full depth of better" in refused(capsys, *certified)
     assert known["samples"] == 12 and known["layer_metrics"] == {"1.0": known["metric"]}

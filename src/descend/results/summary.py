@@ -315,9 +315,7 @@ class Summary(Verdict, Provenance, File):
         ours, theirs = ((each.steps, each.learning_rate) for each in (self, needed))
         if ours != theirs and None not in (*ours, *theirs):
             trained = "{:,} steps at the learning rate {}".format
-            lines.append(
-                f"The baseline had {trained(*theirs)}, this model {trained(*ours)}. Give both the same choice."
-            )
+            lines.append(f"The baseline had {trained(*theirs)}, this model {trained(*ours)}. Try each for both.")
         if self.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
             enough = float(f"{choice.times * self.samples:.2g}")
             lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")

@@ -113,8 +113,8 @@ def choose(
     found = certain if how == CERTIFIED or choice is None else choice.layer
     layer = max(found or 0, 1)  # the embedding is no model
     rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
-    if choice:
-        rows[choice.layer] += f" <- chosen within {within}"
+    if how == AUTO:
+        rows[layer] += f" <- chosen within {within}"
     title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
     lines = [title, *rows, summary.answer]
     if how == CERTIFIED:
