@@ -86,7 +86,7 @@ def demo(words: Sequence[str]) -> None:
     page, _ = compare_runs(digits + videos, options.out)
     print("\nWhat was learned")
     for summary in read_by:
-        print(f"  digits, {summary.method}: within {' '.join(summary.suffices()[-1])}")
+        print(f"  digits, {summary.method}: within {', '.join(filter(None, summary.suffices()[-1]))}")
     for summary in cleaned:
         errors = " ".join(f"{value:.1f}" for value in summary.layer_metrics[summary.train_noise])
         print(f"  video, {summary.method}: RMSE of layers 0 to {summary.depth}: {errors}")
