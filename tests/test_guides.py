@@ -153,14 +153,16 @@ def test_the_guide_to_your_own_model(monkeypatch):
         exec(block, scope)
     assert torch.equal(scope["answers"][-1], whole(torch.ones(5, 4))) and len(scope["answers"]) == 4
     assert torch.equal(scope["answer"], scope["answers"][2])
-    parts = {"train": own.samples(8), "validation": own.samples(8, 1), "test": own.samples(8, 2), "Digits": own.Classes}
 
     def bare() -> nn.Module:
         module = own.mlp()
         module.norm = nn.Identity()
         return module
 
-    given = {"ResidualMLP": bare, **parts}
+    given = {
+        **{"ResidualMLP": bare, "Digits": own.Classes, "train": own.samples(8)},
+        **{"validation": own.samples(8, 1), "test": own.samples(8, 2)},
+    }
     exec(trains.replace("num_train_epochs=20", "max_steps=1, use_cpu=True"), given)
     assert "held to the full depth of erm" in given["answers"]["linear"]
     Path("FOLDER").mkdir()
