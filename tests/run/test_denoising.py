@@ -20,6 +20,7 @@ def pictures(folder, end=""):
 def test_a_trial_adds_noise_and_measures_the_error(finished, tmp_path, capsys):
     write_frames(tmp_path / "clip", 9, suffix=".png", size=(160, 160))
     words = ["--data", tmp_path / "clip", "--out", tmp_path / "out", "--layer", "1", "--noise", "0.5", "--quiet"]
+    assert "--limit must be at least" in said(capsys, "denoise", finished, *words, "--limit", "1", status=2)[1]
     out, err = said(capsys, "denoise", finished, *words)
     assert err == "" and "after layer 1 of 2" in out
     clean, noisy = pictures(tmp_path / "clip").astype(float), pictures(tmp_path / "out/clip", "_noisy")
@@ -29,7 +30,6 @@ def test_a_trial_adds_noise_and_measures_the_error(finished, tmp_path, capsys):
     assert np.abs((noisy - clean)[inner]).max() > 20  # noise is in the pictures
     blurred = float(re.search(r"(\d+\.\d) blurred", out)[1])
     assert blurred == pytest.approx(np.sqrt(np.square(gaussian_filter(noisy, 1) - clean).mean()), rel=0.05)
-    assert "--limit must be at least" in said(capsys, "denoise", finished, *words, "--limit", "1", status=2)[1]
     said(capsys, "denoise", finished, *words[:2], "--limit", "7", "--out", tmp_path / "seven")
     assert len(pictures(tmp_path / "seven/clip")) == 7
 
