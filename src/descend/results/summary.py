@@ -308,12 +308,12 @@ class Summary(Verdict, Provenance, File):
         beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
         if beaten and held_out and self._better(held_out) is None:
             own = first_within(held_out, held_out[-1], KEPT_WITHIN, higher_is_better=self.higher_is_better)
-            if own != self.depth:
+            if own not in (None, self.depth):
                 lines.append(f"Held to its own last layer, layer {own} is within {within} on validation data.")
         if needed.baseline or choice is None:
             lines.append(self.not_the_best)
-        ours, theirs = ((each.steps, each.learning_rate) for each in (self, needed))
-        if ours != theirs and None not in (*ours, *theirs):
+        ours, theirs = ((each.steps, each.learning_rate or "default") for each in (self, needed))
+        if ours != theirs and ours[0] and theirs[0]:
             trained = "{:,} steps at the learning rate {}".format
             lines.append(f"The baseline had {trained(*theirs)}, this model {trained(*ours)}. Try each for both.")
         if self.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
