@@ -353,7 +353,6 @@ ANSWERS = [
                 last=Choice(layer=6, state="open", worse=-0.5, at_most=0.7),
                 full=0.845,
                 steps=300,
-                learning_rate=0.001,
             ),
             **{"layer_metrics": {1.0: [0.5, 0.6, 0.7, 0.9, 0.84, 0.84, 0.85]}, "kept": {1.0: "proven"}},
             "validation": {"samples": 9, "metric": [0.5, 0.6, 0.7, 0.95, 0.8, 0.8, 0.9]},
@@ -366,7 +365,7 @@ ANSWERS = [
             "Last layer within 2 points of that: certified at γ = 1.",
             "The last layer has 0.85, the baseline's 0.845: 0.5 points better, surely at most 0.7 worse.",
             "The last layer is not the best: layer 3 has 0.9, it 0.85.",
-            "The baseline had 300 steps at the learning rate 0.001, this model 600 steps at the learning rate 0.001. "
+            "The baseline had 300 steps at the default learning rate, this model 600 steps at the learning rate 0.001. "
             "Try each for both.",
             "About 800 such samples would certify K within 2 points, if no number changed.",
         ],

@@ -312,10 +312,13 @@ class Summary(Verdict, Provenance, File):
                 lines.append(f"Held to its own last layer, layer {own} is within {within} on validation data.")
         if needed.baseline or choice is None:
             lines.append(self.not_the_best)
-        ours, theirs = ((each.steps, each.learning_rate or "default") for each in (self, needed))
-        if ours != theirs and ours[0] and theirs[0]:
-            trained = "{:,} steps at the learning rate {}".format
-            lines.append(f"The baseline had {trained(*theirs)}, this model {trained(*ours)}. Try each for both.")
+        trained = [(each.steps, each.learning_rate) for each in (needed, self)]
+        if trained[0] != trained[1] and all(steps for steps, _ in trained):
+            theirs, ours = (
+                f"{steps:,} steps at the {'default learning rate' if rate is None else f'learning rate {rate}'}"
+                for steps, rate in trained
+            )
+            lines.append(f"The baseline had {theirs}, this model {ours}. Try each for both.")
         if self.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
             enough = float(f"{choice.times * self.samples:.2g}")
             lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")
