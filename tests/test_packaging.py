@@ -37,7 +37,7 @@ sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.me
 """
 
 
-# Code in a process of its own need not wait for imports: it is forked from one that has made them.
+# Code that runs in a separate process need not wait for imports: it is forked from one that has made them.
 # Each line of its input is the code, the folder it runs in, and the files of what it prints.
 _SERVER = """
 import gc, importlib, json, os, signal, sys, traceback

@@ -69,7 +69,7 @@ ONES = np.ones(20)
 )
 def test_the_layers_that_suffice_and_whether_full_depth_is_kept(scores, full, more, needed, kept):
     one = against(scores, full, **more)
-    assert (one.needed(), one.state(-1, KEPT_WITHIN)[0]) == (needed, kept)
+    assert (one.needed(), one.choice(scores.shape[1] - 1, KEPT_WITHIN).state) == (needed, kept)
 
 
 def test_a_layer_beyond_the_tolerance_is_seldom_said_to_suffice():
@@ -100,12 +100,12 @@ def test_a_chosen_layer_is_certified_exactly_where_the_test_reaches_it():
     full = rng.normal(1, 0.05, 30)
     one = against(np.stack([full * f for f in (1.5, 1.03, 1.019, 1.011, 1.0)], 1) + rng.normal(0, 0.02, (30, 5)), full)
     for percent, smallest in one.needed().items():
-        states = [one.state(layer, percent) for layer in range(5)]
+        found = [one.choice(layer, percent) for layer in range(5)]
         certain = [layer >= (5 if smallest is None else smallest) for layer in range(5)]
-        assert [state == "proven" for state, _, _ in states] == certain and states[0][0] == "broken"
-        assert [at_most <= percent for _, at_most, _ in states] == certain  # the bound says the same
+        assert [each.state == "proven" for each in found] == certain and found[0].state == "broken"
+        assert [each.at_most <= percent for each in found] == certain  # the bound says the same
     noisy = 1.02 * full + rng.normal(0, 0.2, 30)
-    kept = [against(scores[:, None], full).state(-1, KEPT_WITHIN)[0] for scores in (full, 1.1 * full, noisy)]
+    kept = [against(scores[:, None], full).choice(0, KEPT_WITHIN).state for scores in (full, 1.1 * full, noisy)]
     assert kept == ["proven", "broken", "open"]
 
 
@@ -114,12 +114,12 @@ def test_so_many_times_as_many_samples_would_certify_a_layer():
     rng = np.random.default_rng(6)
     full = rng.normal(1, 0.05, 40)
     scores = np.stack([full * f for f in (0.99, 1.015, 1.0)], 1) + rng.normal(0, 0.05, (40, 3))
-    state, _, times = against(scores, full).state(0, 2)
-    assert state == "open" and times > 2
-    for copies, proven in ((round(0.7 * times), False), (round(1.4 * times), True)):
-        found, _, _ = against(np.tile(scores, (copies, 1)), np.tile(full, copies)).state(0, 2)
-        assert (found == "proven") == proven
-    assert np.isnan(against(scores * [1, 1.1, 1], full).state(0, 2)[2])
+    one = against(scores, full).choice(0, 2)
+    assert one.state == "open" and one.times > 2
+    for copies, proven in ((round(0.7 * one.times), False), (round(1.4 * one.times), True)):
+        more = against(np.tile(scores, (copies, 1)), np.tile(full, copies))
+        assert (more.choice(0, 2).state == "proven") == proven
+    assert np.isnan(against(scores * [1, 1.1, 1], full).choice(0, 2).times)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_so_many_times_as_many_samples_would_certify_a_layer():
 )
 def test_the_bound_is_in_the_unit_of_the_tolerance(layer, full, more, percent, worse):
     one = against(np.stack([layer * ONES, full * ONES], 1), full * ONES, **more)
-    assert one.state(0, percent)[1] == pytest.approx(worse)
-    assert one.worse(0) == pytest.approx(worse)
+    found = one.choice(0, percent)
+    assert (found.at_most, found.worse) == (pytest.approx(worse), pytest.approx(worse))
 
 
 # --- against a baseline

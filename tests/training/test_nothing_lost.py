@@ -150,7 +150,7 @@ def pickled(checkpoint: Path, name: str = "optimizer.pt") -> None:
         (partial(pickled, name="rng_state.pth"), "holds a pickle that is more than tensors; it is not loaded."),
         (
             partial(change, name="descent_0.json", processes=2),
-            "is that of 2 processes, each with noise and losses of its own; go on with as many. Got 1.",
+            "is that of 2 processes, each with its own noise and losses; go on with as many. Got 1.",
         ),
     ],
 )

@@ -27,7 +27,7 @@ def export(words: Sequence[str]) -> None:
             "--layers": dict(
                 required=True,
                 metavar="K",
-                help="number; auto, the smallest within --tolerance; or certified by test data",
+                help="a number; auto, chosen on validation data; certified, by test data",
             ),
             "--baseline": dict(
                 type=Path,

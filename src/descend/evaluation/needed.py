@@ -222,24 +222,21 @@ class Against:
             smallest[percent] = len(high) - within if within else None
         return smallest
 
-    def state(self, layer: int, percent: float) -> tuple[Kept, float, float]:
-        """Whether a layer and all deeper ones are within a tolerance, and how much worse they are at most, in percent.
+    def choice(self, layer: int, percent: float) -> Choice:
+        """What these samples say of a layer and all deeper ones, without its time.
 
-        *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself. The
-        third is by how many times as many samples it would be proven if no mean changed: an interval's width falls by
-        the root of their number. NaN if a mean is beyond the tolerance.
+        *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself. With
+        more samples an interval's width falls by the root of their number.
         """
         low, high = self.excess(percent, SHARED)
         state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
         with np.errstate(divide="ignore", invalid="ignore"):  # of what has diverged
             middle, width = (low + high)[layer:] / 2, (high - low)[layer:] / 2
             times = float(np.where(middle < 0, (width / middle) ** 2, np.nan).max())
-        return state, self._worse(high[layer:].max(), percent), times
-
-    def worse(self, layer: int) -> float:
-        """How much worse a layer is than the full depth on these samples, in percent (points if more is better)."""
         more = (self.scores[:, layer] - self.full).sum() / self.counts.sum()
-        return self._worse(-more if self.higher_is_better else more, 0)
+        worse = self._worse(-more if self.higher_is_better else more, 0)
+        at_most = self._worse(high[layer:].max(), percent)
+        return Choice(layer=layer, state=state, at_most=at_most, worse=worse, times=times)
 
     def _worse(self, excess: float, percent: float) -> float:
         """How much worse than full depth it is, in percent, to be beyond a tolerance by an `excess`."""
@@ -299,10 +296,8 @@ def layers_needed(
     def share(layer: int | None) -> float | None:
         return None if layer is None or seconds is None else seconds[layer] / seconds[-1]
 
-    def choice(layer: int, percent: int) -> Choice:
-        state, at_most, times = trained.state(layer, percent)
-        worse = trained.worse(layer)
-        return Choice(layer=layer, state=state, at_most=at_most, worse=worse, times=times, time=share(layer))
+    def timed(choice: Choice) -> Choice:
+        return choice.model_copy(update={"time": share(choice.layer)})
 
     chosen: dict[int, Choice | None] = {}
     with suppress(InputError):  # a baseline without this validation data: no K is chosen
@@ -310,14 +305,17 @@ def layers_needed(
             full = validation.metric[-1] if baseline is None else baseline.full_depth(validation, noise)
             for percent in WITHIN:
                 layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
-                chosen[percent] = None if layer is None else choice(layer, percent)
-    smallest = trained.needed()
+                chosen[percent] = None if layer is None else timed(trained.choice(layer, percent))
+    smallest, depth = trained.needed(), len(ours.scores[0]) - 1
     held_to: dict[str, Any] = {}
+    kept: dict[float, Kept] = {}
     if baseline is not None:
-        last = choice(len(ours.scores[0]) - 1, KEPT_WITHIN)
+        last = {level: each.choice(depth, KEPT_WITHIN) for level, each in levels.items()}
+        kept = {level: each.state for level, each in last.items()}
         held_to = {name: getattr(baseline.summary, name) for name in ("seed", "steps", "learning_rate")}
         mean = float(trained.full.sum() / trained.counts.sum())
-        held_to |= {"baseline": baseline.name, "last": last, "full": math.sqrt(mean) if groups.root else mean}
+        full = math.sqrt(mean) if groups.root else mean
+        held_to |= {"baseline": baseline.name, "last": timed(last[noise]), "full": full}
     needed = LayersNeeded(
         **held_to,
         noise=noise,
@@ -325,7 +323,7 @@ def layers_needed(
         time={percent: share(layer) for percent, layer in smallest.items()},
         chosen=chosen,
     )
-    return needed, {} if baseline is None else {level: each.state(-1, KEPT_WITHIN)[0] for level, each in levels.items()}
+    return needed, kept
 
 
 def held(run: Evaluated, baseline: Evaluated | None) -> Summary:

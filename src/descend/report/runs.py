@@ -97,8 +97,9 @@ class RunView:
         """The settings in which arms of one method may differ: all but the seed; α only if training used it."""
         steps = tuple(self.summary.alpha)
         alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if self.summary.asked else {}
-        depth = {"layers": self.summary.depth, "depth": None, "keep_layers": None}  # by whichever name
-        return {"recipe": self.summary.recipe, **alpha, **self.summary.settings, **depth}
+        named = ("depth", "keep_layers")  # settings that say how many layers there are
+        settings = {name: value for name, value in self.summary.settings.items() if name not in named}
+        return {"recipe": self.summary.recipe, **alpha, **settings, "layers": self.summary.depth}
 
     @classmethod
     def read(cls, folder: Path) -> "RunView":
@@ -131,10 +132,6 @@ def mean(values: Sequence[float]) -> float:
 def mean_rows(rows: Iterable[Sequence[float]]) -> list[float]:
     """The mean over rows, such as one per seed, at each layer that all rows have."""
     return [mean(column) for column in zip(*rows, strict=False)]
-
-
-_SIZES = ("model", "max_length", "image_size", "window", "hidden_size", "tied", "exits", "pooling", "readout")
-"""Settings that a network's time depends on."""
 
 
 @dataclass(frozen=True)
@@ -243,10 +240,9 @@ class Group:
 
     def milliseconds(self, arm: Arm) -> list[float]:
         """Per sample up to each layer of an arm, the least of networks of its shape timed alike; empty if none was."""
-        alike = [run for run in self.runs if run in arm.runs or _shape(run.summary) == _shape(arm.summary)]
-        return list(
-            map(min, zip(*(run.summary.latency.milliseconds for run in alike if run.summary.latency), strict=False))
-        )
+        alike = [other for other in self.arms if other is arm or _shape(other.summary) == _shape(arm.summary)]
+        timed = [run.summary.latency for other in alike for run in other.runs if run.summary.latency]
+        return list(map(min, zip(*(each.milliseconds for each in timed), strict=False)))
 
     @property
     def noise_levels(self) -> list[float]:
@@ -322,16 +318,17 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
     return arms
 
 
-def _shape(summary: Summary) -> tuple[object, ...]:
-    """What a network's time depends on, as far as a recipe's settings say it; nothing is like a script's network."""
+_SIZES = ("model", "max_length", "image_size", "window", "hidden_size", "tied", "exits", "pooling", "readout")
+"""Settings that a network's time depends on."""
+
+
+def _shape(summary: Summary) -> object:
+    """What a network's time depends on, as far as a recipe's settings say it; a script's network is like no other."""
     timed = summary.latency
-    where = (timed.device, timed.batch_size) if timed else ()
-    return (
-        summary.recipe,
-        summary.model,
-        *where,
-        *(id(summary) if summary.of_script else str(summary.settings.get(name)) for name in _SIZES),
-    )
+    if summary.of_script or timed is None:
+        return id(summary)
+    sizes = [summary.settings.get(name) for name in _SIZES]
+    return summary.recipe, summary.model, timed.device, timed.batch_size, sizes
 
 
 def _in_words(setting: str, value: Any) -> str:

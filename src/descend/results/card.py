@@ -67,7 +67,7 @@ def card_of_run(
     begin = "" if start == SMALL else f", starting from {hub_name(start) or Path(start).name}"
     noise_on, read = "the input embedding", "The same head reads a prediction after every layer."
     if own:
-        read = "Every layer has an exit of its own, which reads a prediction; `from_pretrained` loads the last one."
+        read = "Every layer has its own exit, which reads a prediction; `from_pretrained` loads the last one."
     if config.recipe.startswith("video-"):
         noise_on = "the pixels"
         read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."

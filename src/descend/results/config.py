@@ -59,7 +59,7 @@ class RunConfig(File):
         device: A GPU's name, or the type of another device, such as ``cpu``; empty in files of older versions.
         seconds: Training time.
         step: The step of the model that was kept.
-        steps: How many there were; None in files of older versions.
+        steps: Optimizer steps of the whole training; None in files of older versions.
         temperature: What a classifier's logits were divided by.
         neftune_alpha: NEFTune's α, given or matched to the noise; None without NEFTune.
     """
@@ -169,31 +169,36 @@ def read_config(folder: Path) -> RunConfig:
             f"of Transformers; of your own, cut the list of blocks.{page}"
         )
     content = read_json(path)
-    if isinstance(content, Mapping) and "recipe" not in content:  # that of a run's model, an export or another model
-        run, kind = folder.absolute().parent, content.get("model_type")
-        judge = f"descend evaluate {folder} --task classification --data PATH"
-        classifier = "ForSequenceClassification" in str(content.get("architectures"))
-        use = f" It is evaluated by {judge}." if classifier else ""
-        if kind in DENOISERS:
-            use = f" Its frames are written by descend denoise {folder} --data PATH --out FOLDER."
-        refuse(
-            (
-                folder.absolute().name in MODELS and (run / CONFIG_FILE).is_file(),
-                f"{folder} is a model of a run; give the run: {run} --model {folder.absolute().name}.",
-            ),
-            (
-                exported_type(folder) is not None,
-                f"{folder} is an export, and no run; give the run that it was exported from.{use}",
-            ),
-            (
-                kind is not None,
-                f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. How many "
-                f"layers it needs says descend evaluate {folder} --layers --data PATH. Judge it by "
-                f"{judge if classifier else 'descend.evaluate in Python'}; in Python descend.run.export_model writes "
-                "its first layers.",
-            ),
-        )
+    if isinstance(content, Mapping) and "recipe" not in content:
+        _refuse_model(folder, content)
     return parse(RunConfig, content, str(path), RunConfig.todo)
+
+
+def _refuse_model(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse the folder of a model by the entries of its ``config.json``: of a run's, an export, or another one."""
+    run, kind = folder.absolute().parent, config.get("model_type")
+    judge = f"descend evaluate {folder} --task classification --data PATH"
+    classifier = "ForSequenceClassification" in str(config.get("architectures"))
+    use = f" It is evaluated by {judge}." if classifier else ""
+    if kind in DENOISERS:
+        use = f" Its frames are written by descend denoise {folder} --data PATH --out FOLDER."
+    refuse(
+        (
+            folder.absolute().name in MODELS and (run / CONFIG_FILE).is_file(),
+            f"{folder} is a model of a run; give the run: {run} --model {folder.absolute().name}.",
+        ),
+        (
+            exported_type(folder) is not None,
+            f"{folder} is an export, and no run; give the run that it was exported from.{use}",
+        ),
+        (
+            kind is not None,
+            f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. How many layers "
+            f"it needs says descend evaluate {folder} --layers --data PATH. Judge it by "
+            f"{judge if classifier else 'descend.evaluate in Python'}; in Python descend.run.export_model writes its "
+            "first layers.",
+        ),
+    )
 
 
 def exported_type(folder: Path) -> str | None:

@@ -57,7 +57,7 @@ def denoise(
     clips = find_clips(data, None)
     if same := [name for name, count in Counter(clip.name for clip in clips).items() if count > 1]:
         raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")
-    announced = sum(min(clip.announced(), limit or clip.announced()) for clip in clips)
+    announced = sum(min(count, limit or count) for count in (clip.announced() for clip in clips))
     device = "cuda" if torch.cuda.is_available() else None
     denoiser = DescentDenoiser.from_pretrained(run if alone else run / model, device)
     layer = denoiser.layer_of(layer)
@@ -72,15 +72,14 @@ def denoise(
         ),
     )
     shaken = None if noise is None or denoiser.noise is None else denoiser.noise.at(noise)
-    frames = 0
-    # Of each clip, and of all: frames; over them sums of squared errors in grey levels, noisy, denoised and blurred.
-    errors = {"": np.zeros(4)}
+    # Of each clip: frames; over them sums of squared errors in grey levels, noisy, denoised and blurred.
+    sums = {clip.name: np.zeros(4) for clip in clips}
     with atomic_folder(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
         for number, clip in enumerate(clips):
             folder = part / clip.name
             folder.mkdir(parents=True)
             draws = generator_of(Stream.SAMPLE_NOISE, 0, number)
-            first, errors[clip.name] = 0, np.zeros(4)
+            first = 0
             for clean in _blocks(clip, denoiser.window, limit):
                 given = clean
                 if shaken is not None:
@@ -92,25 +91,24 @@ def denoise(
                 if shaken is not None:
                     _save(folder, "_noisy", (given * 255).round().clip(0, 255).astype(np.uint8), first)
                     shown = given * 255, denoised, gaussian_filter(given * 255, 1)
-                    squares = (np.square(each.astype(np.float64) - clean).mean((1, 2)).sum() for each in shown)
-                    errors[clip.name] += [len(clean), *squares]
+                    sums[clip.name][1:] += [np.square(each - clean.astype(float)).mean((1, 2)).sum() for each in shown]
                 first += len(clean)
-                frames += len(clean)
                 bar.update(len(clean))
-            errors[""] += errors[clip.name]
-    count = f"{_some(frames, 'frame')} of {_some(len(clips), 'clip')}"
+            sums[clip.name][0] = first
+    total = np.sum([*sums.values()], axis=0)
+    count = f"{_some(int(total[0]), 'frame')} of {_some(len(clips), 'clip')}"
     lines = [f"{out}: {count} after layer {layer} of {denoiser.depth}."]
     if (trained := denoiser.noise_std) is not None:
         weaker = " Frames with less may get worse; --noise adds some, for a trial." if shaken is None else ""
         lines.append(f"The model was trained to remove noise of standard deviation {trained:.0f} of 255.{weaker}")
     if shaken is not None:
-        rows = {name: np.sqrt(sums[1:] / sums[0]) for name, sums in errors.items()}
-        before, after, blur = rows.pop("")
+        before, after, blur = np.sqrt(total[1:] / total[0])
         lines.append(
             f"RMSE against the frames before noise was added: {before:.1f} with it, {after:.1f} denoised, {blur:.1f} "
             "blurred (Gaussian, over 1 frame and 1 pixel, not tuned)."
         )
-        lines += [f"  {name}: {row[0]:.1f}, {row[1]:.1f}, {row[2]:.1f}" for name, row in rows.items() if len(rows) > 1]
+        for name, (frames, *squares) in sums.items() if len(clips) > 1 else ():
+            lines.append(f"  {name}: {', '.join(f'{(each / frames) ** 0.5:.1f}' for each in squares)}")
     return lines
 
 

@@ -119,7 +119,7 @@ def choose(
     lines = [title, *rows, summary.answer]
     if how == CERTIFIED:
         lines.append(f"Test data certify layer {layer} within {within}.")
-    elif layer < (summary.depth + 1 if certain is None else certain) and (needed.baseline or layer < summary.depth):
+    elif (certain is None or layer < certain) and (needed.baseline or layer < summary.depth):
         surely = "no layer" if certain is None else f"layer {certain}: --layers {CERTIFIED}"
         lines.append(
             f"WARNING: layer {layer} was chosen on validation data, and test data do not certify it within {within}. "

@@ -38,7 +38,6 @@ SILENT = (
     "dataloader_prefetch_factor",
     "hub_",
     "push_to_hub",
-    "use_cpu",
 )
 """Prefixes of training arguments that change no number of a run."""
 

@@ -162,7 +162,7 @@ def read_state(checkpoint: Path, rank: int, ranks: int) -> dict[str, Any]:
         raise InputError(f"{file} is not state that this version of Descend wrote. Go on from another checkpoint.")
     if state["processes"] != ranks:
         raise InputError(
-            f"{checkpoint} is that of {state['processes']} processes, each with noise and losses of its own; go on "
+            f"{checkpoint} is that of {state['processes']} processes, each with its own noise and losses; go on "
             f"with as many. Got {ranks}."
         )
     return state
