@@ -17,33 +17,45 @@ SEARCH_SEED = 1000
 SEARCHED = "searched"
 """The variant in which α and the cap are those that the search chose too."""
 
+LAST = "last"
+"""The variant whose settings are best for the last layer, of a model that is chosen by its layers."""
+
+OTHERWISE = {SEARCHED: "searched", LAST: "last"}
+"""Variant → the entry of a search's choice that it takes."""
+
 FIXED = ("alpha", "cap")
 """What is fixed in advance but in the variant `SEARCHED`."""
 
 SEARCH = "search"
 """The panel of the trials."""
 
-WHOLE = ("text", "lm")
+WHOLE = ("text", "image", "lm")
 """Recipes that train all layers of a pretrained model, and have no option for its depth."""
 
 ARMS: dict[str, Options] = {
     "erm": {"method": "erm"},
     "erm-noisier": {"method": "erm"},
     "linear": {"method": "linear"},
+    "linear-.05": {"method": "linear", "inner_weight": 0.05},
+    "probe": {"method": "probe"},
+    "useful-.2": {"method": "useful", "strength": 0.2},
+    "useful-.8": {"method": "useful", "strength": 0.8},
     "constrained": {"method": "constrained"},
     "paper-adam": {"method": "constrained", "preset": "paper", "dual_optimizer": "adam"},
     "algorithm-1": {"method": "constrained", "preset": "paper", "dual_optimizer": "sgd"},
 }
-"""Arm → its settings. ``erm-noisier`` is ERM at more training noise, which validation data choose; ``constrained`` is
-Descend's default; ``paper-adam`` moves λ by Adam as Appendix B.1 prints, ``algorithm-1`` by projected ascent."""
+"""Arm → its settings. ``probe`` is plain training with readouts that learn beside it; ``erm-noisier`` is ERM at more
+training noise, which validation data choose; ``constrained`` is Descend's default; ``paper-adam`` moves λ by Adam as
+Appendix B.1 prints, ``algorithm-1`` by projected ascent."""
 
 PAPER_ARMS = ("paper-adam", "algorithm-1")
 
 FIRST_EXIT = {"UT": 1, "DUST": 1}
 """Model → the exit where the chain of constraints starts; 0 for others. Exit 0 of these two has no parameter."""
 
-CHOICES = {"erm-noisier": ("erm", "erm-noisier"), "linear": ("erm",), "constrained": ("erm",)}
-"""Arm → the arms whose searches it takes settings from; others take those of their own."""
+CHOICES = {"erm-noisier": ("erm", "erm-noisier")}
+"""Arm → the arms whose searches it takes settings from. Others take those of their own search; arms that have none, and
+are not the paper's, share ERM's learning rate."""
 
 FORMS: dict[str, Options] = {"": {}, "tied": {"tied": True}, "untied": {"tied": False}}
 
@@ -61,6 +73,9 @@ class Model:
         relative: Whether they are multiples of the setting's training noise.
         evaluate: Further options of ``descend evaluate``.
         complete: Options of ``descend complete``, for the first seed of a language model.
+        by_layers: Whether searches choose by the deeper half of the layers on clean validation data, else by the last
+            layer over noise.
+        each: Whether each data set, depth and training noise has searches of its own.
         seconds: Of a cell on one core: all but layers, and each layer.
     """
 
@@ -72,6 +87,8 @@ class Model:
     relative: bool = True
     evaluate: Options = field(default_factory=dict)
     complete: Options = field(default_factory=dict)
+    by_layers: bool = False
+    each: bool = False
     seconds: tuple[float, float] = (60, 0)
 
 
@@ -89,6 +106,7 @@ class Row:
         forms: Keys of `FORMS`.
         seeds: The runs' seeds.
         variants: What an ablation changes, by its name.
+        evaluate: Further options of ``descend evaluate``.
     """
 
     panel: str
@@ -100,6 +118,7 @@ class Row:
     seeds: Sequence[int]
     forms: Sequence[str] = ("",)
     variants: Mapping[str, Options] = field(default_factory=lambda: {"": {}})
+    evaluate: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -214,15 +233,16 @@ def placed(words: Sequence[str], places: Mapping[str, Path]) -> list[str]:
     return list(words)
 
 
-def search_key(model: str, form: str, arm: str) -> str:
-    """The name of a search, as in ``chosen.json``."""
-    return " ".join(filter(None, (model, form, arm)))
+def search_key(scale: Scale, cell: Cell, arm: str) -> str:
+    """The name of an arm's search for a cell, as in ``chosen.json``."""
+    setting = (f"{cell.depth}", cell.data, f"{cell.gamma:g}") if scale.models[cell.model].each else ()
+    return " ".join(filter(None, (cell.model, *setting, cell.form, arm)))
 
 
 def cells(scale: Scale, chosen: Mapping[str, Any]) -> list[Cell]:
     """The cells of a scale, each once, in the order of worth.
 
-    A cell of the variant `SEARCHED` is left out where the search chose the values that are fixed in advance.
+    A cell of a variant of `OTHERWISE` is left out where it has the same settings as the main grid's.
 
     Args:
         scale: The scale.
@@ -257,46 +277,52 @@ def _cell(scale: Scale, row: Row, point: tuple[Any, ...]) -> Cell:
         variant=variant,
         seed=seed,
         settings={**settings, "noise": gamma, "seed": seed},
-        evaluate={"noise": ",".join(f"{level * unit:g}" for level in model.levels), **model.evaluate},
+        evaluate={
+            "noise": ",".join(f"{level * unit:g}" for level in model.levels),
+            **model.evaluate,
+            **row.evaluate,
+        },
         complete=model.complete if not seed and not variant else {},
     )
 
 
 def _chosen(scale: Scale, cell: Cell, row: Row, chosen: Mapping[str, Any]) -> list[Cell]:
     """The cell with the settings that searches chose, and with those of its variant."""
-    taken, waits = _choice(scale.models[cell.model], cell, chosen)
-    if cell.variant == SEARCHED and not waits and taken == _choice(scale.models[cell.model], cell, chosen, "fixed")[0]:
+    taken, waits = _choice(scale, cell, chosen, OTHERWISE.get(cell.variant, ""))
+    if cell.variant in OTHERWISE and not waits and taken == _choice(scale, cell, chosen)[0]:
         return []
     return [replace(cell, settings={**cell.settings, **taken, **row.variants[cell.variant]}, waits=waits)]
 
 
-def _choice(model: Model, cell: Cell, chosen: Mapping[str, Any], which: str = "") -> tuple[Options, str]:
+def _choice(scale: Scale, cell: Cell, chosen: Mapping[str, Any], which: str = "") -> tuple[Options, str]:
     """What a cell takes from searches, and the search that it waits for."""
-    which = which or (SEARCHED if cell.variant == SEARCHED or "alpha" not in model.paper else "fixed")
+    model = scale.models[cell.model]
+    which = which or ("searched" if "alpha" not in model.paper else "fixed")
+    shares = cell.arm not in model.trials and cell.arm not in PAPER_ARMS
     taken: Options = {}
-    for arm in CHOICES.get(cell.arm, (cell.arm,)):
-        key = search_key(cell.model, cell.form, arm)
-        if model.trials.get(arm) and key not in chosen:
+    for arm in ("erm",) if shares else CHOICES.get(cell.arm, (cell.arm,)):
+        if not model.trials.get(arm):
+            continue
+        key = search_key(scale, cell, arm)
+        if key not in chosen:
             return {}, key
-        taken |= chosen[key][which]["settings"] if model.trials.get(arm) else {}
-    if cell.arm in ("linear", "constrained"):  # they share ERM's learning rate, not its number of steps
+        taken |= chosen[key][which]["settings"]
+    if shares and cell.arm != "erm":  # the learning rate alone, not the number of steps
         taken = {name: value for name, value in taken.items() if name == "learning_rate"}
     return taken, ""
 
 
 def _trials(scale: Scale, cell: Cell, chosen: Mapping[str, Any]) -> list[Cell]:
-    """The trials of a search: evaluated on validation data, and on nothing else."""
-    model = scale.models[cell.model]
+    """The trials of a search."""
     # The noise is searched at ERM's choice of everything else.
-    base, waits = _choice(model, replace(cell, arm="erm"), chosen) if cell.arm == "erm-noisier" else ({}, "")
+    base, waits = _choice(scale, replace(cell, arm="erm"), chosen) if cell.arm == "erm-noisier" else ({}, "")
     return [
         replace(
             cell,
             variant=f"trial-{number}",
             settings={**cell.settings, **base, **trial},
-            evaluate={**cell.evaluate, "split": "validation"},
             complete={},
             waits=waits,
         )
-        for number, trial in enumerate(model.trials[cell.arm], 1)
+        for number, trial in enumerate(scale.models[cell.model].trials[cell.arm], 1)
     ]

@@ -1,6 +1,7 @@
 """Run the cells of a study that are not done, several at a time; any number of sessions go on with one study."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,11 +13,13 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from shutil import rmtree
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from reproduction.cells import FIXED, SEARCH, Cell, Scale, cells, search_key
@@ -99,15 +102,16 @@ class Study:
         return "no data" if missing else "to do"
 
     def row(self, cell: Cell) -> Any:
-        """A cell's row in the file ``known``.
-
-        None if it is not there, if the cell was run here, or for a trial of a search without a choice, which needs its
-        trials' own files.
-        """
-        head, rows = self.earlier
-        open_search = cell.panel == SEARCH and search_key(cell.model, cell.form, cell.arm) not in head["chosen"]
+        """A cell's row in the file ``known``; None if it is not there, or if the cell was run here."""
         here = (self.of(cell) / RUN / "summary.json").is_file()
-        return None if open_search or here else rows.get(cell.name)
+        return None if here else self.earlier[1].get(cell.name)
+
+    def validated(self, cell: Cell) -> Any:
+        """What a search chooses by, see `measured_on_validation`, from the cell's row or its own files."""
+        row = self.row(cell)
+        if row is not None:
+            return row.get("validated")
+        return measured_on_validation(self.of(cell) / RUN, self.scale.models[cell.model].by_layers)
 
     def seconds(self, known: Sequence[Cell]) -> "Seconds":
         """Estimates of the seconds of cells, by those that are done."""
@@ -119,15 +123,15 @@ class Study:
     def choose(self) -> None:
         """Write ``chosen.json``: the choice of each search whose trials have all ended.
 
-        A trial that meets its constraints on validation data comes before one that does not; then the metric over noise
-        on the same data decides. Test data have no part in it: a trial is evaluated on validation data alone.
+        The mean over the seeds of a trial decides, on validation data. Whether the constraints hold is reported and
+        decides nothing, and neither do test data.
         """
         with FileLock(self.folder / f".{CHOSEN_FILE}.lock"):
             chosen = self.chosen
             searches: dict[str, list[Cell]] = {}
             for cell in self.cells():
                 if cell.panel == SEARCH:
-                    searches.setdefault(search_key(cell.model, cell.form, cell.arm), []).append(cell)
+                    searches.setdefault(search_key(self.scale, cell, cell.arm), []).append(cell)
             for key, trials in searches.items():
                 ended = key not in chosen and all(self.state(trial) in ("done", "failed") for trial in trials)
                 if ended and (best := self._best(trials)):
@@ -136,20 +140,63 @@ class Study:
                 write_json(self.folder / CHOSEN_FILE, chosen)
 
     def _best(self, trials: Sequence[Cell]) -> dict[str, Any] | None:
-        """The best trial of a search, among those with α and cap as fixed in advance and among all."""
-        model, ranked = self.scale.models[trials[0].model], []
-        for trial in trials:
-            given = model.trials[trial.arm][int(trial.variant.removeprefix("trial-")) - 1]
-            summary = read_json(self.of(trial) / RUN / "summary.json") or {}
-            value = summary.get("auc" if summary.get("higher_is_better") else "mean")
-            if value is not None:  # else it failed, or its metric is not finite
-                better = value if summary["higher_is_better"] else -value
-                met = bool(summary.get("feasible")) or summary["method"] != "constrained"
-                row = {"settings": given, "trial": trial.name, "feasible": met, "value": better}
-                ranked.append(((met, better), row))
-        ranked.sort(key=lambda pair: pair[0], reverse=True)
-        fixed = [row for _, row in ranked if not set(FIXED) & set(row["settings"])]
-        return {"fixed": (fixed or [ranked[0][1]])[0], "searched": ranked[0][1]} if ranked else None
+        """The best settings of a search: with α and cap as fixed in advance, of all, and for the last layer alone."""
+        model = self.scale.models[trials[0].model]
+        ranked = []
+        for number, given in enumerate(model.trials[trials[0].arm], 1):
+            runs = [trial for trial in trials if trial.variant == f"trial-{number}"]
+            found = [self.validated(run) for run in runs]
+            if None not in found:  # else a run failed, or its metric is not finite
+                row: dict[str, Any] = {"settings": given, "trials": [run.name for run in runs], "number": number}
+                row |= {name: fmean(each[name] for each in found) for name in ("value", "last", "feasible")}
+                ranked.append(row)
+        if not ranked:
+            return None
+        fixed = [row for row in ranked if not set(FIXED) & set(row["settings"])]
+        best = {
+            "fixed": max(fixed or ranked, key=itemgetter("value")),
+            "searched": max(ranked, key=itemgetter("value")),
+        }
+        return {**best, "last": max(ranked, key=itemgetter("last"))}
+
+
+def measured_on_validation(run: Path, by_layers: bool) -> dict[str, float] | None:
+    """What a search chooses by: numbers of an evaluated run on validation data; more is better.
+
+    Args:
+        run: The run's folder.
+        by_layers: Whether ``value`` is the mean metric of the deeper half of the layers on clean data, else it is the
+            last layer's number over noise.
+
+    Returns:
+        ``value``; ``last``, the last layer's number; ``feasible``, 1 if the verdict says so. None if the run was not
+        evaluated or a number is not finite.
+    """
+    summary = read_json(run / "summary.json")
+    if summary is None:
+        return None
+    measured = summary.get("validation") or summary  # a run that is evaluated on validation data has it there alone
+    rows = sorted((float(level), row) for level, row in measured["layer_metrics"].items())
+    levels = [level for level, _ in rows]
+    metrics = np.array([row for _, row in rows], float)  # (G, L+1)
+    sign = 1 if summary["higher_is_better"] else -1
+    last = float(sign * number(levels, metrics[:, -1], summary["higher_is_better"]))
+    depth = metrics.shape[1] - 1
+    value = float(sign * metrics[0, depth // 2 :].mean()) if by_layers else last
+    if not (math.isfinite(value) and math.isfinite(last)):
+        return None
+    return {"value": value, "last": last, "feasible": float(bool(summary.get("feasible")))}
+
+
+def number(noise: Sequence[float], values: np.ndarray, higher_is_better: bool) -> np.ndarray:
+    """The number of the paper's tables: the mean error over noise, or the area under the accuracy; of one level itself.
+
+    Args:
+        noise: The levels, G numbers.
+        values: The metric at each, (…, G).
+        higher_is_better: Whether it is an accuracy.
+    """
+    return np.trapezoid(values, noise) if higher_is_better and len(noise) > 1 else np.mean(values, -1)
 
 
 @dataclass
@@ -210,6 +257,10 @@ class Session:
 
     def __post_init__(self) -> None:
         self._turn = threading.Lock()
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.commit = found.stdout.strip()
+        """Of the code that runs; empty outside of a repository."""
 
     def go(self, workers: int) -> int:
         """Run cells in so many processes until none is left, the time is over or SIGINT or SIGTERM comes.
@@ -288,7 +339,8 @@ class Session:
             if status:
                 break
         taken = earlier + time.monotonic() - began
-        write_json(folder / CELL_FILE, {**cell.fields, "seconds": round(taken, 1)})
+        commit = {"commit": self.commit} if self.commit else {}
+        write_json(folder / CELL_FILE, {**cell.fields, "seconds": round(taken, 1), **commit})
         killed = status in (INTERRUPTED, -signal.SIGTERM, -signal.SIGKILL)
         stopped = self.stopping.is_set() or killed or BUSY in reason
         if status and not stopped:

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from reproduction.cells import FIRST_EXIT, PAPER_ARMS, SEARCH, Cell
-from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, read_json
+from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, number, read_json
 
 SETTING = ["model", "data", "depth", "gamma"]
 """What the runs of a comparison have in common, beside the seeds."""
@@ -112,17 +112,6 @@ class Gain:
         value, low, high = (f"{round(each, 1) + 0.0:+.1f}" for each in (self.value, self.low, self.high))
         interval = "" if math.isnan(self.low) else f" ({low} to {high})"
         return f"{value} %{interval}".replace("-", "−")
-
-
-def number(noise: Sequence[float], values: np.ndarray, higher_is_better: bool) -> np.ndarray:
-    """The number of the paper's tables: the mean error over noise, or the area under the accuracy; of one level itself.
-
-    Args:
-        noise: The levels, G numbers.
-        values: The metric at each, (…, G).
-        higher_is_better: Whether it is an accuracy.
-    """
-    return np.trapezoid(values, noise) if higher_is_better and len(noise) > 1 else np.mean(values, -1)
 
 
 def at_levels(rows: pd.DataFrame, wanted: Callable[[float, float], bool]) -> pd.DataFrame:
@@ -235,10 +224,12 @@ def collected(study: Study) -> list[dict[str, Any]]:
         folder = study.of(cell)
         summary, failed = (read_json(folder / name) for name in (f"{RUN}/summary.json", FAILED_FILE))
         fields = {name: value for name, value in cell.fields.items() if name not in ("evaluate", "complete")}
-        fields |= {"seconds": (read_json(folder / CELL_FILE) or {}).get("seconds"), "diverged": None, "device": None}
+        session = read_json(folder / CELL_FILE) or {}
+        fields |= {name: session.get(name) for name in ("seconds", "commit")} | {"diverged": None, "device": None}
         if summary is not None:
             edges = edges or summary["ratios"]["histogram"]["edges"]
-            rows.append({**fields, **_measured(cell, folder / RUN, summary)})
+            validated = study.validated(cell)
+            rows.append({**fields, "validated": validated, **_measured(cell, folder / RUN, summary)})
         elif failed is not None and failed["diverged"]:
             rows.append({**fields, "diverged": failed["reason"]})
     return [{"scale": study.name, "chosen": study.chosen, "edges": _rounded(edges)}, *map(_rounded, rows)]

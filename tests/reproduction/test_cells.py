@@ -17,9 +17,10 @@ SMALL = SCALES["small"]
 def choices(scale):
     """What the searches of a scale would choose if the first trial were the best, and of all the last."""
     return {
-        search_key(cell.model, cell.form, cell.arm): {
+        search_key(scale, cell, cell.arm): {
             "fixed": {"settings": scale.models[cell.model].trials[cell.arm][0]},
             "searched": {"settings": scale.models[cell.model].trials[cell.arm][-1]},
+            "last": {"settings": scale.models[cell.model].trials[cell.arm][0]},
         }
         for cell in cells(scale, {})
         if cell.panel == SEARCH
@@ -79,7 +80,7 @@ def test_searches_come_before_what_waits_for_them_and_see_no_test_data():
     for cell in cells(SMALL, {}):
         assert not cell.waits or cell.waits in seen
         if cell.panel == SEARCH:
-            seen.add(search_key(cell.model, cell.form, cell.arm))
+            seen.add(search_key(SMALL, cell, cell.arm))
         assert (cell.evaluate.get("split") == "validation") == (cell.panel == SEARCH)
         assert cell.panel != SEARCH or cell.seed not in (0, 1, 2, 3, 4)
 

@@ -157,7 +157,8 @@ def test_the_better_optimizer_is_chosen_by_validation(table):
     assert table.better("UT", "untied") == "algorithm-1"
     paper = table.where(arm="paper", **POINT)
     assert set(paper.arm) == {"algorithm-1"} and sorted(paper.seed) == [0, 1, 3, 4]
-    worse = table.chosen | {"UT untied algorithm-1": {"fixed": {"feasible": False, "value": 0.0}}}
+    two = {"algorithm-1": {"feasible": False, "value": 0.0}, "paper-adam": {"feasible": True, "value": -9.0}}
+    worse = table.chosen | {f"UT untied {arm}": {"fixed": fixed} for arm, fixed in two.items()}
     assert replace(table, chosen=worse).better("UT", "untied") == "paper-adam"
     assert Table("small", {}, [], table.rows, table.trials).better("UT", "untied") in PAPER_ARMS
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from reproduction.__main__ import main
-from reproduction.cells import SEARCH, SEARCH_SEED, Row, search_key
+from reproduction.cells import LAST, SEARCH, SEARCH_SEED, Row
 from reproduction.grids import SCALES
 from reproduction.run import BUSY, FAILED_FILE, RUN, Session, Study, read_json, write_json
 from reproduction.table import collected
@@ -78,27 +78,63 @@ def test_what_a_cell_ends_with_is_recorded_and_a_failed_one_tried_again_if_asked
     assert read_json(ended.of(cell) / FAILED_FILE) == (None if left else failed)
 
 
-def test_the_choice_is_the_best_feasible_trial(tmp_path):
-    panels = {SEARCH: [SEARCH_SEED], "main": [0]}
+def validated(folder, metrics, feasible=True, higher=False):
+    """An evaluated run whose layers have these metrics on validation data: level → layers."""
+    (folder / RUN).mkdir(parents=True)
+    layers = {f"{level}": row for level, row in metrics.items()}
+    known = {"higher_is_better": higher, "feasible": feasible, "validation": {"layer_metrics": layers}}
+    write_json(folder / RUN / "summary.json", known)
+
+
+def test_the_choice_is_the_best_mean_over_seeds_whether_it_holds_or_not(tmp_path):
+    panels = {SEARCH: range(1000, 1003), "main": [0]}
     rows = [replace(ROWS[0], panel=panel, arms=["algorithm-1"], seeds=seeds) for panel, seeds in panels.items()]
     trials = [{"dual_lr": rate} for rate in (0.01, 0.02)] + [{"dual_lr": 0.03, "alpha": 0.1}, {"dual_lr": 0.04}]
     searched = study(tmp_path, rows, trials={"algorithm-1": trials})
     *tried, main_cell = searched.cells()
-    assert len(tried) == 4 and searched.state(main_cell) == "waits"
-    # The lowest error breaks its constraints; the best that holds has another α; the last failed.
-    for cell, feasible, mean in zip(tried, (False, True, True), (7.0, 9.0, 8.0), strict=False):
-        (searched.of(cell) / RUN).mkdir(parents=True)
-        known = {"higher_is_better": False, "method": "constrained", "feasible": feasible, "mean": mean}
-        write_json(searched.of(cell) / RUN / "summary.json", known)
+    assert len(tried) == 12 and searched.state(main_cell) == "waits"
+    # One seed of the first trial is the best of all runs; by the mean the second is better; it breaks its constraints.
+    errors = {"trial-1": (5.0, 9.0, 9.0), "trial-2": (7.0, 7.2, 7.1), "trial-3": (6.0, 6.1, 6.2)}
+    for cell in tried[:-1]:
+        if cell.variant in errors:
+            error = errors[cell.variant][cell.seed - SEARCH_SEED]
+            metrics = {0.0: [9.0, 9.0, error - 1], 1.0: [9.0, 9.0, error + 1]}
+            validated(searched.of(cell), metrics, feasible=cell.variant == "trial-1")
+        else:
+            searched.of(cell).mkdir(parents=True)
+            write_json(searched.of(cell) / FAILED_FILE, {"reason": "not finite", "diverged": True})
     searched.choose()
-    assert searched.chosen == {}
-    searched.of(tried[3]).mkdir(parents=True)
-    write_json(searched.of(tried[3]) / FAILED_FILE, {"reason": "diverged"})
+    assert searched.chosen == {}  # the last trial's last seed is to do
+    searched.of(tried[-1]).mkdir(parents=True)
+    write_json(searched.of(tried[-1]) / FAILED_FILE, {"reason": "not finite", "diverged": True})
     searched.choose()
     choice = searched.chosen["UT untied algorithm-1"]
     assert choice["fixed"]["settings"] == trials[1] and choice["searched"]["settings"] == trials[2]
+    assert choice["fixed"]["value"] == pytest.approx(-7.1) and choice["fixed"]["feasible"] == 0.0
     cell = searched.cells()[-1]
     assert searched.state(cell) == "to do" and cell.settings["dual_lr"] == 0.02 and cell.settings["alpha"] == 0.22
+
+
+def test_a_search_by_layers_chooses_by_the_deeper_half_and_another_time_by_the_last_layer(tmp_path):
+    panels = {SEARCH: ({"": {}}, [SEARCH_SEED]), "layers": ({"": {}, LAST: {}}, [0])}
+    rows = [
+        replace(ROWS[0], panel=panel, variants=variants, seeds=seeds) for panel, (variants, seeds) in panels.items()
+    ]
+    trials = [{"learning_rate": rate} for rate in (0.01, 0.02)]
+    searched = study(tmp_path, rows, trials={"linear": trials}, paper={}, by_layers=True)
+    one, other, *waiting = searched.cells()
+    assert [cell.variant for cell in waiting] == ["", LAST]
+    # Three layers: the deeper half are 1, 2 and 3. The embedding decides nothing.
+    for cell, layers in ((one, [0.9, 0.5, 0.6, 0.9]), (other, [0.1, 0.8, 0.8, 0.7])):
+        validated(searched.of(cell), {0.0: layers}, higher=True)
+    searched.choose()
+    rates = [cell.settings["learning_rate"] for cell in searched.cells()[2:]]
+    assert rates == [0.02, 0.01]
+    (searched.of(one) / RUN / "summary.json").unlink()  # now one rate is best for both: one cell is enough
+    searched.folder.joinpath("chosen.json").unlink()
+    write_json(searched.of(one) / FAILED_FILE, {"reason": "not finite", "diverged": True})
+    searched.choose()
+    assert [cell.variant for cell in searched.cells()[2:]] == [""]
 
 
 def test_two_sessions_share_a_study(tmp_path, monkeypatch):
@@ -130,16 +166,16 @@ def test_cells_that_were_collected_are_not_run_again(tmp_path, capsys):
     first = study(before)
     cell, other = first.cells()[0], replace(first.cells()[0], seed=1)
     head = {"scale": "smoke", "chosen": {}, "edges": [0.0, 1.0]}
-    rows = [{"name": cell.name, "diverged": None, "seconds": 9}, {"name": other.name, "diverged": "not finite"}]
+    rows = [
+        {"name": cell.name, "diverged": None, "seconds": 9, "validated": {"value": 1.0}},
+        {"name": other.name, "diverged": "not finite"},
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)))
     after = replace(study(tmp_path / "after"), known=file)
     assert [first.state(cell), after.state(cell), after.state(other)] == ["to do", "done", "failed"]
     assert collected(after) == [head, rows[0]] and after.seconds([cell]).of(cell) == 9
-    trial = replace(cell, panel=SEARCH)
-    assert after.state(trial) == "to do"  # its search has no choice yet, for which the trial's files are needed
-    head["chosen"] = {search_key(cell.model, cell.form, cell.arm): {}}
-    file.write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)))
-    assert replace(after, known=file).state(trial) == "done" and Session(after).go(1) == 0
+    assert after.state(replace(cell, panel=SEARCH)) == "done" and after.validated(cell) == {"value": 1.0}
+    assert replace(after, known=file).state(cell) == "done" and Session(after).go(1) == 0
     with pytest.raises(SystemExit):
         main([*words, "--out", str(tmp_path / "after"), "--known", str(before)])
     assert f"--known must be a file that collect wrote of scale smoke; got {before}." in capsys.readouterr().err
