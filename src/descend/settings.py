@@ -40,6 +40,7 @@ METHODS: dict[str, set[str]] = {
     "useful": set(),
     "uniform": set(),
     "linear": {"inner_weight"},
+    "weighted": {"layer_weights"},
     "r-drop": {"r_drop"},
     "neftune": set(),
     "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
@@ -171,6 +172,8 @@ class DescentSettings:
         slack_lr: Learning rate of explicit slack; None for 0.1 ρ, with which u goes a tenth of the way to ρλ in a step.
         slack_optimizer: How explicit slack moves: ``sgd``, ``adam`` or ``nupi``; None for ``sgd``.
         inner_weight: Of ``linear``: c, the weight of inner layers beside the last one, w_l = c·l/L.
+        layer_weights: Of ``weighted``: L+1 numbers with commas, the weights of f_0 … f_L, or the folder of an earlier
+            run, whose logged weights are replayed.
         r_drop: Of ``r-drop``: the price κ of the difference between the two passes' predictions.
         layer_dropout: Of ``layerskip``: p_max, the last block's dropout rate; earlier blocks have less.
         layer_dropout_schedule: Of ``layerskip``: whether the rates grow from 0 over the run, or are constant, which
@@ -220,6 +223,7 @@ class DescentSettings:
     slack_lr: Positive | None = setting(None, "rate of explicit slack [0.1 ρ]")
     slack_optimizer: str | None = setting(None, "of explicit slack [sgd]", ("sgd", "adam", "nupi"))
     inner_weight: NotNegative = setting(1.0, "linear: weight c·l/L of inner layers")
+    layer_weights: str | None = setting(None, "weighted: numbers for f_0 … f_L, or a run to replay [none]")
     r_drop: NotNegative = setting(1.0, "r-drop: price of differing predictions")
     layer_dropout: Rate = setting(0.2, "layerskip: dropout rate of the last block")
     layer_dropout_schedule: Literal["exponential", "constant"] = setting("exponential", "layerskip")

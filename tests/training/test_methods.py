@@ -272,3 +272,39 @@ def test_a_model_with_own_exits_is_trained_further(tmp_path):
         args = DescentConfig(str(tmp_path), method="erm", **QUIET, **exits)
         assert DescentTrainer(model, args).objective.own == (not exits)
     assert not hasattr(model, "exits") and not hasattr(model.config, MARK)
+
+
+# --- Weights that are given
+
+
+def trained(folder, method, **changes):
+    """An own model's parameters after 8 steps under a method, from the same start and the same batches."""
+    torch.manual_seed(1)
+    args = DescentConfig(str(folder), method=method, **QUIET | {"max_steps": 8, "logging_steps": 1}, **changes)
+    trainer = DescentTrainer(own.layers(), args, task=own.Classes(), train_dataset=own.samples(64))
+    trainer.train()
+    return [each.detach().clone() for each in trainer.objective.model.parameters()]
+
+
+def test_replayed_weights_train_the_model_that_the_multipliers_trained(tmp_path):
+    alpha = {"alpha": 0.5, "dual_optimizer": "sgd", "dual_lr": 5.0, "dual_warmup_steps": 2, "stop_gradient": False}
+    first = trained(tmp_path / "first", "constrained", **alpha)
+    again = trained(tmp_path / "again", "weighted", layer_weights=str(tmp_path / "first"))
+    plain = trained(tmp_path / "plain", "erm")
+    same(again, first)
+    same(trained(tmp_path / "constant", "weighted", layer_weights="0,0,0,1"), plain)
+    assert any(not torch.equal(ours, theirs) for ours, theirs in zip(first, plain, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"needs layer_weights \(--layer-weights\): 4 numbers"),
+        ("0,1", r"must be 4 finite numbers.*'0,1' has \[0.0, 1.0\]"),
+        ("0,0,nan,1", "must be 4 finite numbers"),
+        ("nowhere", "or the folder of a run whose records.jsonl has weights; got nowhere"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_the_first_step(given, message):
+    with pytest.raises(InputError, match=message):
+        attached("weighted", Objective(own.layers(), own.Classes()), layer_weights=given)

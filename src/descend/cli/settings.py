@@ -30,8 +30,8 @@ GROUPS = {
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
-    "settings of one method": "inner_weight r_drop layer_dropout layer_dropout_schedule exit_scale exit_curriculum "
-    "exit_rotation",
+    "settings of one method": "inner_weight layer_weights r_drop layer_dropout layer_dropout_schedule exit_scale "
+    "exit_curriculum exit_rotation",
     "training": "noise noise_is max_steps num_train_epochs learning_rate head_lr_ratio lr_scheduler_type warmup_steps "
     "per_device_train_batch_size exit_share patience calibrate seed bf16 use_cpu",
     "output": "eval_steps save_steps",
