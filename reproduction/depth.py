@@ -1,0 +1,177 @@
+"""Which method needs the fewest layers: the tables and the picture of methods_plan.md, from runs with own readouts."""
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+
+from reproduction.cells import LAST
+from reproduction.methods_grid import DEPTH_ARMS
+from reproduction.table import CONFIDENCE, Table
+
+PANEL = "layers"
+POINTS = (1, 2, 5)
+"""Tolerances: points of accuracy below the reference's last layer."""
+
+LABELS = {
+    "probe": "plain training",
+    "linear": "weights l/L",
+    "linear-.05": "weights .05 l/L",
+    "useful-.2": "geometric bounds, strength .2",
+    "useful-.8": "geometric bounds, strength .8",
+}
+COLOURS = {"probe": "#666666", "linear": "#2b8a3e", "linear-.05": "#94d3a2", "useful-.2": "#90b8e0"} | {
+    "useful-.8": "#1864ab",
+}
+
+
+def accuracies(rows: pd.DataFrame) -> np.ndarray:
+    """The test accuracy of each seed and layer, (S, L+1), in the order of seeds."""
+    return np.array(list(rows.sort_values("seed").metrics), float)
+
+
+def by_model(table: Table) -> Iterator[tuple[str, dict[str, pd.DataFrame], pd.DataFrame]]:
+    """Each model with the runs of its arms, and the runs of its reference.
+
+    The reference is plain training at the rate that is best for its last layer alone.
+    """
+    rows = (
+        table.rows[(table.rows.panel == PANEL) & ~table.rows.diverged.astype(bool)] if len(table.rows) else table.rows
+    )
+    for model, runs in rows.groupby("model", sort=False):
+        arms = {arm: runs[(runs.arm == arm) & (runs.variant == "")] for arm in DEPTH_ARMS}
+        arms = {arm: found for arm, found in arms.items() if len(found)}
+        reference = runs[(runs.arm == "probe") & (runs.variant == LAST)]
+        if len(reference) or "probe" in arms:
+            yield str(model), arms, reference if len(reference) else arms["probe"]
+
+
+def suffices(accuracy: Sequence[float], full: float, points: float) -> int | None:
+    """K: the first layer from which on all accuracies lie within a tolerance of a full depth's; None if none does.
+
+    Args:
+        accuracy: Of each layer, L+1 numbers.
+        full: The reference's last layer.
+        points: The tolerance, in points.
+    """
+    within = np.array(accuracy) >= full - points / 100 - 1e-12
+    return int(len(within) - within[::-1].cumprod().sum()) if within[-1] else None
+
+
+def difference(ours: pd.DataFrame, theirs: pd.DataFrame, comparisons: int = 1) -> tuple[np.ndarray, ...]:
+    """How much higher accuracies are, by layer, paired by seed.
+
+    Args:
+        ours: Runs of one arm.
+        theirs: Runs of another.
+        comparisons: Over so many the intervals are simultaneous (Bonferroni).
+
+    Returns:
+        The mean difference of each layer and the ends of its interval, (L+1,) each; NaN ends below two seeds.
+    """
+    shared = sorted(set(ours.seed) & set(theirs.seed))
+    apart = accuracies(ours[ours.seed.isin(shared)]) - accuracies(theirs[theirs.seed.isin(shared)])
+    mean = apart.mean(0)
+    if len(shared) < 2:
+        return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
+    error = apart.std(0, ddof=1) / np.sqrt(len(shared))
+    width = student.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons, len(shared) - 1) * error
+    return mean, mean - width, mean + width
+
+
+def worse_at(arms: dict[str, pd.DataFrame]) -> dict[str, list[int]]:
+    """Arm → the layers from 1 on at which another arm is better, by intervals that are simultaneous over the layers."""
+    worse: dict[str, set[int]] = {arm: set() for arm in arms}
+    for one, other in permutations(arms, 2):
+        depth = len(arms[one].metrics.iloc[0]) - 1
+        _, _, high = difference(arms[one], arms[other], depth)
+        worse[one] |= {layer for layer in range(1, depth + 1) if high[layer] < 0}
+    return {arm: sorted(layers) for arm, layers in worse.items()}
+
+
+def layers(table: Table) -> pd.DataFrame:
+    """For each model and method: accuracy by layer, K by the means and by seed, and where another method is better."""
+    rows = []
+    for model, arms, reference in by_model(table):
+        full = accuracies(reference)[:, -1].mean()
+        worse = worse_at(arms)
+        for arm, runs in arms.items():
+            found = accuracies(runs)
+            _, low, high = difference(runs, reference)
+            k = {f"K within {each}": _shown(suffices(found.mean(0), full, each)) for each in POINTS}
+            by_seed = ", ".join(_shown(suffices(row, full, POINTS[0])) for row in found)
+            rate = f"{runs.settings.iloc[0]['learning_rate']:g}"
+            rows.append(
+                {"model": model, "method": LABELS[arm], "rate": rate, "seeds": len(runs)}
+                | {f"layer {layer}": f"{value:.3f}" for layer, value in enumerate(found.mean(0))}
+                | {**k, f"K within {POINTS[0]} by seed": by_seed}
+                | {"last against plain training, points": f"{100 * low[-1]:+.1f} to {100 * high[-1]:+.1f}"}
+                | {"another is better at": ", ".join(map(str, worse[arm])) or "–"}
+            )
+    return pd.DataFrame(rows).fillna("")
+
+
+def rule(table: Table) -> pd.DataFrame:
+    """The rule of the plan: at how many layers of the deeper halves each method is worse than another."""
+    worse: dict[str, int] = {}
+    harmed: dict[str, list[str]] = {}
+    for model, arms, reference in by_model(table):
+        for arm, places in worse_at(arms).items():
+            depth = len(arms[arm].metrics.iloc[0]) - 1
+            worse[arm] = worse.get(arm, 0) + sum(layer >= depth // 2 for layer in places)
+            _, _, high = difference(arms[arm], reference)
+            harmed.setdefault(arm, []).extend([model] * bool(high[-1] < 0))
+    rows = [[LABELS[arm], worse[arm], ", ".join(harmed[arm]) or "–"] for arm in DEPTH_ARMS if arm in worse]
+    return pd.DataFrame(rows, columns=["method", "worse at, layers L/2 to L", "last layer worse than plain training's"])
+
+
+def compared(table: Table, model: str, ours: str, theirs: str) -> Any:
+    """The mean accuracy over the deeper half of the layers, ours less theirs, paired by seed.
+
+    Returns:
+        The mean, the ends of its 95 % interval, the two-sided p and the number of seeds; None without two seeds.
+    """
+    for name, arms, _ in by_model(table):
+        if name == model and ours in arms and theirs in arms:
+            shared = sorted(set(arms[ours].seed) & set(arms[theirs].seed))
+            pair = [accuracies(arms[arm][arms[arm].seed.isin(shared)]) for arm in (ours, theirs)]
+            half = (pair[0].shape[1] - 1) // 2
+            apart = pair[0][:, half:].mean(1) - pair[1][:, half:].mean(1)
+            if len(shared) < 2:
+                return None
+            error = apart.std(ddof=1) / np.sqrt(len(shared))
+            width = student.ppf((1 + CONFIDENCE) / 2, len(shared) - 1) * error
+            p = float(2 * student.sf(abs(apart.mean()) / error, len(shared) - 1)) if error else 1.0
+            return apart.mean(), apart.mean() - width, apart.mean() + width, p, len(shared)
+    return None
+
+
+def picture(table: Table, arms: Sequence[str] = ("probe", "linear", "useful-.8")) -> Figure:
+    """Test accuracy by layer of each model, a thin line a seed; a ring marks K within one point."""
+    models = list(by_model(table))
+    figure, axes = plt.subplots(1, len(models), figsize=(4.5 * len(models), 3.6), layout="constrained", squeeze=False)
+    for axis, (model, found, reference) in zip(axes[0], models, strict=True):
+        full = accuracies(reference)[:, -1].mean()
+        axis.axhspan(full - POINTS[0] / 100, full, color="#2e8b57", alpha=0.15, lw=0)
+        depth = len(reference.metrics.iloc[0]) - 1
+        for arm in arms:
+            if arm not in found:
+                continue
+            seeds, colour = accuracies(found[arm]), COLOURS[arm]
+            mean, k = seeds.mean(0), suffices(seeds.mean(0), full, POINTS[0])
+            axis.plot(seeds.T, color=colour, alpha=0.2, lw=0.8)
+            axis.plot(mean, color=colour, marker="o", ms=3, label=f"{LABELS[arm]}: {_shown(k)} of {depth}")
+            if k is not None:
+                axis.plot(k, mean[k], "o", ms=13, mfc="none", color=colour)
+        axis.set(xlabel="layer", ylabel="accuracy on test data", title=model.removesuffix("-exits"))
+        axis.legend(title="layers that suffice, within 1 point", fontsize=8, title_fontsize=8)
+    return figure
+
+
+def _shown(k: int | None) -> str:
+    return "none" if k is None else str(k)
