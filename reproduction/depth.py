@@ -40,9 +40,9 @@ def by_model(table: Table) -> Iterator[tuple[str, dict[str, pd.DataFrame], pd.Da
 
     The reference is plain training at the rate that is best for its last layer alone.
     """
-    rows = (
-        table.rows[(table.rows.panel == PANEL) & ~table.rows.diverged.astype(bool)] if len(table.rows) else table.rows
-    )
+    if table.rows.empty:
+        return
+    rows = table.rows[(table.rows.panel == PANEL) & ~table.rows.diverged.astype(bool)]
     for model, runs in rows.groupby("model", sort=False):
         arms = {arm: runs[(runs.arm == arm) & (runs.variant == "")] for arm in DEPTH_ARMS}
         arms = {arm: found for arm, found in arms.items() if len(found)}
