@@ -9,7 +9,7 @@ from descend.recipes import RECIPES
 from descend.recipes.base import class_numbers
 from descend.results.config import PRETRAINED
 from descend.run import stored
-from descend.tasks.splits import class_order
+from descend.tasks.folders import class_order
 
 ALIKE = [
     ("video-ut", "--data . --window 3", {"data": ".", "window": 3}),

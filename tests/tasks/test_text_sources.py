@@ -198,7 +198,7 @@ TRAIN = "multinli_1.0_train.jsonl"
         (
             read_labelled,
             lambda root: put(root, "t.txt", "a"),
-            "or a file .csv, .tsv, .jsonl with the columns text and label",
+            "or a file .csv, .tsv, .jsonl, .json with the columns text and label",
         ),
     ],
 )
@@ -264,7 +264,7 @@ def test_classes_that_are_numbers_keep_their_order(tmp_path, kind):
         ("other.", r"at least 2 classes; it has no folder"),
         ("train/cats/0.", r"train must hold a folder of .* files for each of at least 2 classes; it has only cats"),
         ("test/cats/0. test/dogs/0.", r"has test and no train\. Put the files to train on in"),
-        ("train/cats/0. val/cats/0. validation/cats/0.", r"both val and validation, .*Remove or rename"),
+        ("train/cats/0. val/cats/0. validation/cats/0.", r"both val and validation, .*remove or rename"),
         (BOTH + " test/cows/0.", r"test/cows is a class that .*train lacks; it has cats, dogs\. Rename or remove"),
         (BOTH + " val/cows/0.", r"val/cows is a class that .*train lacks"),
         ("train/cats/0. train/dogs/0. train/cows/.hidden.", r"train/cows holds no .*files\. Add some, or remove"),

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from descend.errors import InputError
-from descend.tasks.video import SIZE, Clip, find_clips, has_sides
+from descend.tasks.video import SIZE, Clip, find_clips
+from descend.tasks.video.sources import sides_of
 from tests.support.sources import add_box, box, encode, grow, trim, write_frames, write_video
 
 
@@ -105,7 +106,7 @@ def test_clips_are_found_in_a_tree_of_files(tmp_path, tree, path, split, clips):
     found = find_clips(grow(tmp_path, tree) / path, split)
     names = [f"{clip.name}{clip.files[0].suffix}{f'*{len(clip.files)}' * (len(clip.files) > 1)}" for clip in found]
     assert names == clips.split()
-    assert has_sides(tmp_path / path) == (split is not None)
+    assert bool(sides_of(tmp_path / path)) == (split is not None)
 
 
 @pytest.mark.parametrize(
