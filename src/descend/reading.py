@@ -41,8 +41,9 @@ def refuse_file(folder: Path, choice: str) -> None:
         choice: What to choose instead, such as "another output_dir".
 
     Raises:
-        InputError: If there is such a file.
+        InputError: If there is such a file, or the folder's name can't be written into a run's files.
     """
+    utf8_path(folder)
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise InputError(f"expected a folder to write to; {place} is a file. Choose {choice}.")
@@ -195,6 +196,18 @@ def is_litter(path: Path) -> bool:
 def shown(path: Path | str) -> str:
     r"""A path as text that UTF-8 can encode: a byte of another encoding becomes an escape such as \xe9."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def utf8_path(path: Path) -> Path:
+    """The absolute path, which a run's files hold as text.
+
+    Raises:
+        InputError: If it is not UTF-8.
+    """
+    absolute = path.expanduser().absolute()
+    if not plain_text(str(absolute)):
+        raise InputError(f"expected a path in UTF-8; got {shown(absolute)}. Rename it, as the convmv tool does.")
+    return absolute
 
 
 def plain_text(value: Any) -> bool:

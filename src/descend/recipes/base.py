@@ -16,6 +16,7 @@ from transformers import AutoConfig, PreTrainedConfig, TrainerCallback, set_seed
 from descend.errors import InputError
 from descend.models import LayeredModel, load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
+from descend.reading import utf8_path
 from descend.settings import GENERATED, SMALL, RecipeSettings
 from descend.tasks import Task
 from descend.tasks.folders import class_name
@@ -258,7 +259,7 @@ def tell_read(name: str, read: str) -> None:
 
 def absolute(path: str) -> str:
     """An absolute path, which still holds when a run is evaluated from another directory; `GENERATED` as it is."""
-    return path if path == GENERATED else str(Path(path).expanduser().absolute())
+    return path if path == GENERATED else str(utf8_path(Path(path)))
 
 
 def absolute_or_name(source: str) -> str:
@@ -346,16 +347,16 @@ def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str,
         InputError: If the head lacks a class.
     """
     known = {str(name): int(number) for number, name in (config.id2label or {}).items()}
-    for written in (str, class_name, _folded):  # the names as they are first: Polish and polish are two classes
+    found: dict[str, int] = {}
+    for written in (_folded, class_name, str):  # a name as it is counts most: Polish and polish are two classes
         several = Counter(map(written, known))
         places = {written(name): number for name, number in known.items() if several[written(name)] == 1}
-        order = [written(each) for each in classes]
-        numbers = tuple(places[each] for each in order if each in places)
-        if len({*numbers}) == len(classes):
-            return numbers
+        found |= {each: places[written(each)] for each in classes if written(each) in places}
+    if len({*found.values()}) == len(classes):
+        return tuple(found[each] for each in classes)
     if is_unnamed(config) and config.num_labels == len(classes):
         return tuple(range(len(classes)))
-    lacking = [name for name, each in zip(classes, order, strict=True) if each not in places] or classes
+    lacking = [each for each in classes if each not in found] or classes
     raise InputError(
         f"{source} knows the classes {', '.join([*known][:10])}; {data} has {', '.join(classes[:10])}, and of "
         f"{lacking[0]} the model has none. Give both the same names, by id2label in the model's config.json."

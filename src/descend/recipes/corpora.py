@@ -65,7 +65,8 @@ def kind_of(place: Path) -> str:
         return "mnli"
     if any(place.glob("*/*.txt")):
         return "labelled"
-    raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
+    inside = " Expected folders of .txt files, or training data in .csv, .tsv or .jsonl." if place.is_dir() else ""
+    raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.{inside}")
 
 
 def _training_folder(place: Path) -> Path:

@@ -110,12 +110,13 @@ def sides_in(entries: Iterable[Path]) -> dict[str, Path]:
 
 
 def class_files(
-    root: Path, suffixes: Collection[str], classes: Sequence[str] | None = None
+    root: Path, kind: str, suffixes: Collection[str], classes: Sequence[str] | None = None
 ) -> tuple[list[str], ClassFiles]:
     """Find the files of a data set that has a folder for each class.
 
     Args:
         root: A folder of such folders, or one with folders of sides, as `sides_in` names them, each with such folders.
+        kind: What files to read are called in errors, such as ``image``.
         suffixes: What the names of files end with, in lower case; other files are passed over.
         classes: The classes to read, whose folders may be written in any case; by default all that ``train`` has.
 
@@ -131,10 +132,9 @@ def class_files(
     sides = _class_sides(root)
     folders = {side: _class_folders(folder, classes) for side, folder in sides.items()}
     known = class_order(folders["train"]) if classes is None else list(classes)
-    kinds = ", ".join(sorted(suffixes))
     if len(known) < 2:
         raise InputError(
-            f"{sides['train']} must hold a folder of {kinds} files for each of at least 2 classes; it has "
+            f"{sides['train']} must hold a folder of {kind} files for each of at least 2 classes; it has "
             f"{f'only {known[0]}' if known else 'no folder'}."
         )
     files: ClassFiles = {}
@@ -153,7 +153,7 @@ def class_files(
         ]
         lacking = [name for number, name in enumerate(known) if number not in {label for _, label in files[side]}]
         if lacking and (side == "train" or not files[side]):
-            raise InputError(f"{folder / lacking[0]} holds no {kinds} files. Add some, or remove the folder.")
+            raise InputError(f"{folder / lacking[0]} holds no {kind} files. Add some, or remove the folder.")
     return known, files
 
 
@@ -161,8 +161,15 @@ def _class_sides(root: Path) -> dict[str, Path]:
     """Side → the folder of its classes' folders."""
     folders = folders_in(root)
     sides = sides_in(folders)
+    said = {folder.name: said_side(folder.name)[0] for folder in folders}
     # Beside folders of another kind, one that holds no folders may be a class: train, bus and car.
-    if not sides or (len(sides) < len(folders) and not any(folders_in(folder) for folder in sides.values())):
+    if None in said.values() and not any(folders_in(folder) for folder in sides.values()):
+        return {"train": root}
+    if not sides and len({*said.values()}) > 1:
+        raise InputError(
+            f"{root} has {' and '.join(said)}, which seem to be sides. Rename them: train, test, validation."
+        )
+    if not sides:
         return {"train": root}
     if "train" not in sides:
         (name, *_) = (folder.name for folder in sides.values())
@@ -210,10 +217,10 @@ def files_read(root: Path, read: Iterable[Path | str]) -> str:
         unread = next((each for each in chain[1:] if shown(root / each) not in homes), None)
         for name in files:
             if not is_litter(Path(name)) and shown(file := Path(place, name)) not in used:
-                left[shown(unread) + "/" if unread else file.suffix.lower() or shown(file.name)] += 1
+                left[shown(unread.name) + "/" if unread else file.suffix.lower() or shown(file.name)] += 1
     if not left:
         return ""
-    names = [name for name, _ in left.most_common(MOST_NAMES)]
-    others = f" and {len(left) - MOST_NAMES} other kinds" if len(left) > MOST_NAMES else ""
+    names = sorted(left, key=lambda name: (-left[name], name))[:MOST_NAMES]
+    others = " and others" if len(left) > MOST_NAMES else ""
     total = len(used) + left.total()
     return f"{len(used):,} of {total:,} files read; {left.total():,} passed over: {', '.join(names)}{others}"

@@ -155,7 +155,7 @@ def read_images(data: str | None) -> Pictures:
 
 
 def _of_folder(root: Path) -> Pictures:
-    classes, files = class_files(root, SUFFIXES)
+    classes, files = class_files(root, "image", SUFFIXES)
     every = [file for side in files.values() for file, _ in side]
     refuse_ways_out(root, every)
     with ThreadPoolExecutor() as pool, progress(len(every), "checking", "image", leave=False) as bar:

@@ -54,7 +54,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
                 f"{inside} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there is no "
                 f"{side}/{lacking[0]}. Texts of one's own classes are read by --dataset labelled. A run keeps its kind."
             )
-    _, files = class_files(inside, {".txt"}, IMDB_LABELS)
+    _, files = class_files(inside, ".txt", {".txt"}, IMDB_LABELS)
     return DatasetDict({side: Dataset.from_list(_texts(each, root)) for side, each in files.items()})
 
 
@@ -125,7 +125,7 @@ def read_labelled(path: str | Path) -> DatasetDict:
         refuse_ways_out(root, tables.values())
         labels, rows = _labelled(tables)
     elif root.is_dir():
-        labels, files = class_files(root, {".txt"})
+        labels, files = class_files(root, ".txt", {".txt"})
         rows = {side: _texts(each, root) for side, each in files.items()}
     else:
         raise InputError(

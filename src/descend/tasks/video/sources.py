@@ -201,14 +201,11 @@ def _clips_in(path: Path, name: str, prefix: str) -> list[Clip]:
             clips += inner
     frames = {clip.files[0].parent.parent for clip in clips if not _is_video(clip.files[0])}
     if empty and path in frames and not any(_is_video(clip.files[0]) for clip in clips):
-        raise InputError(
-            f"clip {empty} holds no frames; expected images ({', '.join(sorted(SUFFIXES))}). Fill the folder or "
-            "move it away"
-        )
+        raise InputError(f"clip {empty} holds no frames; expected images. Fill the folder or move it away")
     if images and not files and frames:
         raise InputError(
-            f"{path} holds both images ({images[0].name}) and folders of images ({min(frames).name}); expected either. "
-            "Move one kind away"
+            f"{path} holds both images ({images[0].name}) and folders of images ({clips[0].files[0].parent.name}); "
+            "expected either. Move one kind away"
         )
     if images and not files and not path.is_file():
         _check_frames(path, images)
