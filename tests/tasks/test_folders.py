@@ -11,6 +11,7 @@ from PIL import Image
 from descend import configure
 from descend.cli import main
 from descend.errors import InputError
+from descend.recipes import RECIPES
 from descend.recipes.corpora import read_parts, sources_read
 from descend.tasks.folders import files_read, side_of, sides_in
 from descend.tasks.images.sources import read_images
@@ -156,6 +157,11 @@ def test_texts_and_clips_say_what_they_passed_over(tmp_path):
         write_frames(tmp_path / "clips" / str(number) / "masks", suffix=".png")
     grow(tmp_path / "clips", "notes.txt")
     data = load_video(tmp_path / "clips", 2)
+    settings = {"dataset": "imdb", "max_length": 4, "validation_share": 0.5}
+    recipe = RECIPES["text-ut"].kind(data=str(root), **settings)
+    loaded = recipe.load()
+    assert recipe.about(loaded)[0][0].endswith("for test (5 of 9 files read; 4 passed over: unsup/, .txt, .vocab).")
+    assert loaded.notes == ("1 of 5 texts are cut at 4 tokens. --max-length N reads longer ones.",)
     assert data.read == "12 of 25 files read; 13 passed over: masks/, .txt"
     assert len(data.train.names) + len(data.validation.names) + len(data.test.names) == 4
 
