@@ -22,11 +22,15 @@ MOST_DEPTH = 64
 PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"})
 """Suffixes of weight files that are never loaded: most are pickles, which can run code."""
 
-LITTER = frozenset({"__MACOSX", "@eaDir"})
-"""Folders that macOS's archives and Synology's disks add to data; what they hold is named like the data."""
+LITTER = frozenset({"__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini"})
+"""What macOS's archives, Synology's disks and Windows add to data; some of it is named like the data."""
 
 FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 """Environment variable that allows links to lead out of a data set."""
+
+
+class TwiceNamedError(ValueError):
+    """A JSON object has two entries of one name, of which Python's reader would drop the first."""
 
 
 def refuse_file(folder: Path, choice: str) -> None:
@@ -37,8 +41,9 @@ def refuse_file(folder: Path, choice: str) -> None:
         choice: What to choose instead, such as "another output_dir".
 
     Raises:
-        InputError: If there is such a file.
+        InputError: If there is such a file, or the folder's name can't be written into a run's files.
     """
+    utf8_path(folder)
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise InputError(f"expected a folder to write to; {place} is a file. Choose {choice}.")
@@ -96,7 +101,10 @@ def read_json(path: Path) -> Any:
         InputError: If it is missing, too large, not JSON, or nested too deep.
     """
     with refusing(f"{path} can't be read: it is not whole JSON", "Was its download cut off?"):
-        return parse_json(read_text(path))
+        try:
+            return parse_json(read_text(path))
+        except TwiceNamedError as error:
+            raise InputError(f"{path}: {error}. Rename or remove one.") from None
 
 
 def json_lines(path: Path, *, appended: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -115,6 +123,8 @@ def json_lines(path: Path, *, appended: bool = False) -> Iterator[tuple[int, dic
             continue
         try:
             row = parse_json(line)
+        except TwiceNamedError as error:
+            raise InputError(f"{path}, line {number}: {error}. Rename or remove one.") from None
         except ValueError:
             row = None
         if not isinstance(row, dict):
@@ -149,10 +159,10 @@ def parse_json(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: If it is not JSON, or nested deeper than `MOST_DEPTH`.
+        ValueError: If it is not JSON, has two entries of one name, or is nested deeper than `MOST_DEPTH`.
     """
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_once)
     except RecursionError:
         raise ValueError("nested too deep") from None
     level = [content]
@@ -169,9 +179,35 @@ def parse_json(text: str) -> Any:
     raise ValueError("nested too deep")
 
 
+def _once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, whose entries must have different names."""
+    content = dict(entries)
+    if len(content) < len(entries):
+        names = [name for name, _ in entries]
+        raise TwiceNamedError(f"two entries are named {next(name for name in names if names.count(name) > 1)!r}")
+    return content
+
+
 def is_litter(path: Path) -> bool:
     """Whether a path's names, below the folder that a person gave, show it to be no data: hidden, or in `LITTER`."""
     return any(name.startswith(".") or name in LITTER for name in path.parts)
+
+
+def shown(path: Path | str) -> str:
+    r"""A path as text that UTF-8 can encode: a byte of another encoding becomes an escape such as \xe9."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def utf8_path(path: Path) -> Path:
+    """The absolute path, which a run's files hold as text.
+
+    Raises:
+        InputError: If it is not UTF-8.
+    """
+    absolute = path.expanduser().absolute()
+    if not plain_text(str(absolute)):
+        raise InputError(f"expected a path in UTF-8; got {shown(absolute)}. Rename it, as the convmv tool does.")
+    return absolute
 
 
 def plain_text(value: Any) -> bool:

@@ -9,7 +9,7 @@ from descend.recipes import RECIPES
 from descend.recipes.base import class_numbers
 from descend.results.config import PRETRAINED
 from descend.run import stored
-from descend.tasks.splits import class_order
+from descend.tasks.folders import class_order
 
 ALIKE = [
     ("video-ut", "--data . --window 3", {"data": ".", "window": 3}),
@@ -137,7 +137,14 @@ def test_a_given_value_decides_over_the_defaults_of_a_recipe():
         (["10", "9", "11"], {"9", "10", "11"}, [1, 0, 2]),
         (["POSITIVE", "NEGATIVE"], {"neg", "pos"}, [1, 0]),
         (["cats", "dogs", "cows"], {"Dogs", "cats"}, [1, 0]),
-        (["cats", "caterpillars", "dogs"], {"caterpillar", "dogs"}, None),  # a prefix is no name where classes lack
+        (["POSITIVE", "NEGATIVE"], {"Neg", "POS"}, [1, 0]),
+        (["polish", "Polish"], {"Polish", "polish"}, [1, 0]),  # two classes
+        (["polish", "Polish", "Thai"], {"thai", "polish"}, [0, 2]),
+        (["polish", "Polish", "Thai"], {"thai", "POLISH"}, None),
+        (["cafe\u0301", "bar"], {"café", "bar"}, [1, 0]),
+        (["caterpillar", "dog"], {"cat", "dog"}, None),  # another class, whose name begins so
+        (["catfish", "cat"], {"cat", "catfish"}, [1, 0]),
+        (["cats", "caterpillars", "dogs"], {"caterpillar", "dogs"}, None),
         (["negative", "neutral"], {"ne", "neg"}, None),
         (["neg", "pos"], {"neg", "neutral"}, None),
         (3, {"neg", "pos"}, None),

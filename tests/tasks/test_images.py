@@ -12,7 +12,8 @@ from PIL import Image
 from transformers import ViTImageProcessorPil
 
 from descend.errors import InputError, MissingPackageError
-from descend.tasks.images.sources import Images, read_images
+from descend.tasks.images.sources import Images, read_images, upright
+from descend.tasks.video import Clip
 from tests.support.sources import grow, image_folder
 
 
@@ -71,6 +72,23 @@ def test_any_image_is_upright_in_three_channels_and_of_one_size(tmp_path):
         assert (pixels[0] - pixels[2]).abs().max() < 0.1
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_laid_on_white_whatever_colour_it_hides(tmp_path, mode):
+    seen = []
+    for hidden in (0, 90):
+        pixels = np.full((16, 16, 4), hidden, np.uint8)
+        pixels[4:12, 4:12], pixels[:2] = (60, 60, 60, 255), (0, 0, 0, 128)
+        pixels[2:, :, 3] = np.where(pixels[2:, :, 0] == 60, 255, 0)
+        Image.fromarray(pixels).convert(mode).save(tmp_path / f"{hidden}.png")
+        (clip,) = Clip("", (tmp_path / f"{hidden}.png",)).frames()
+        seen.append((np.asarray(upright(tmp_path / f"{hidden}.png")), clip))
+    (picture, frame), (other, _) = seen
+    assert (picture[14, 14] == 255).all() and (picture[8, 8] == 60).all() and frame[140, 140] == 255
+    assert np.array_equal(picture[2:], other[2:])
+    if mode != "P":
+        assert abs(int(picture[0, 0, 0]) - 127) <= 1
+
+
 @pytest.mark.parametrize("held", ["test", "val", None])
 def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_path, held):
     root = image_folder(tmp_path, sides=("train", held) if held else ("train",), count=10)
@@ -119,6 +137,8 @@ def test_idx_files_are_read_with_or_without_a_test_side(tmp_path, zipped):
     found = read_images(str(mnist(tmp_path / "whole", zipped=zipped)))
     assert found.classes == ("3", "7") and list(found.sides) == ["train", "test"]
     assert [sample["labels"] for sample in samples(found.sides["train"])] == [0, 1] * 5
+    mnist(tmp_path / "whole" / "again")
+    assert read_images(str(tmp_path / "whole")).read == "4 of 8 files read; 4 passed over: again/"
     one = mnist(tmp_path / "one", zipped=zipped, sides=["train"])
     (file,) = one.glob("train-images*")
     assert len(read_images(str(file)).parts(0.2)["test"].labels) == 2
@@ -152,6 +172,8 @@ def _alike(root):
         ),
         (_alike, r"different images of each class.*for validation; dogs has too few"),
         (lambda root: mnist(root, sides=["t10k"]), r"images and the labels.*train-images.*it has t10k"),
+        (lambda root: mnist(root, sides=["train", "t10k", "test"]), "t10k and test files, sides of one kind"),
+        (lambda root: (mnist(root / "a"), mnist(root / "b")), r"IDX files in .*b and in .*a\. Choose one folder"),
         (lambda root: mnist(root, labels=(4,)), r"10 images, and .* 5 labels"),
         (lambda root: mnist(root, labels=(4, 4)), r"at least 2 classes; the labels are all 4"),
         (lambda root: (mnist(root), idx(root, "t10k-labels-idx1", np.array([8] * 10))), r"class 8 is among the test"),

@@ -72,7 +72,7 @@ def test_wrong_files_are_refused_by_row(tmp_path, content, words):
 
 
 def test_only_the_answer_and_its_end_are_to_be_told(tokenizer):
-    rows, _ = tokenize_instructions(Instructions(Dataset.from_list(READ[:2]), {}), tokenizer, 64)
+    rows, *_ = tokenize_instructions(Instructions(Dataset.from_list(READ[:2]), {}), tokenizer, 64)
     for row, (asked, answer) in zip(rows, [("say red", "red"), ("say it again", "blue blue")], strict=True):
         told = [label for label in row["labels"] if label != IGNORED]
         assert tokenizer.decode(told[:-1]) == answer and told[-1] == tokenizer.eos_token_id
@@ -85,10 +85,10 @@ def test_a_long_answer_is_cut_and_a_long_prompt_left_out(tokenizer):
     asked = len(encode_prompt(tokenizer, prompt(tokenizer, "say red")))
     long = [ROWS[0] | {"output": "red " * 50}, ROWS[0] | {"instruction": "say " * 50}]
     given = Instructions(Dataset.from_list(long), {"empty output": 2})
-    rows, skipped = tokenize_instructions(given, tokenizer, asked + 3)
+    rows, skipped, cut = tokenize_instructions(given, tokenizer, asked + 3)
     assert len(rows) == 1 and len(rows[0]["input_ids"]) == asked + 3
     assert tokenizer.eos_token_id not in rows[0]["input_ids"]
-    assert skipped == {"empty output": 2, f"prompt of {asked + 3} tokens or more": 1}
+    assert cut == 1 and skipped == {"empty output": 2, f"prompt of {asked + 3} tokens or more": 1}
 
 
 def test_a_chat_template_is_used_where_there_is_one(tokenizer):

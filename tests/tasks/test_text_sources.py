@@ -1,5 +1,6 @@
 """IMDb, MNLI and folders of one's own classes as they lie on disk, real files where they are, and bad ones."""
 
+import csv
 import os
 import re
 from functools import partial
@@ -111,6 +112,53 @@ def test_texts_of_ones_own_classes_are_read_from_a_table(name, tmp_path):
     assert read_labelled(tmp_path / name)["test"].to_list() == sides["test"].to_list()
 
 
+SAID = ['he said "one"\tand\nmore', '"all of it"', "plain", '"open']
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_a_tsv_is_read_as_it_was_written(tmp_path, quoting):
+    """By Python's csv, as pandas writes, and by hand, as GLUE is."""
+    with (tmp_path / "csv.tsv").open("w", newline="") as file:
+        rows = csv.writer(file, delimiter="\t", quoting=quoting)
+        rows.writerows(
+            [("text", "label"), *((f"{text} {number}", "ab"[number % 2]) for text in SAID for number in (0, 1))]
+        )
+    by_hand = ['"open', '"all of it"', 'he said "one"', '"x" or "y"', '"a ""b"""', "it's 3\""]
+    lines = ["text\tlabel", *(f"{text}\t{label}" for text in by_hand for label in "ab")]
+    (tmp_path / "hand.tsv").write_text("\n".join(lines) + "\n")
+    for name, texts in (("csv", [f"{text} {number}" for text in SAID for number in (0, 1)]), ("hand", by_hand)):
+        found = {row["text"] for side in read_labelled(tmp_path / f"{name}.tsv").values() for row in side}
+        assert found == set(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "text,label,text\na,b,c\n", "two columns named 'text'"),
+        ("a.tsv", "text\tlabel\tlabel\na\tb\tc\n", "two columns named 'label'"),
+        ("a.jsonl", '{"text": "a", "label": "b", "text": "c"}\n', "line 1: two entries are named 'text'"),
+        ("a.json", '[{"text": "a", "label": "b", "label": "c"}]', "two entries are named 'label'"),
+        ("a.csv", 'text,label\n"open,a\nb,c\n', "line 3, can't be read: unexpected end of data"),
+        ("a.csv", 'text,label\n"with \\" in it",a\n', "line 2, can't be read: ',' expected after"),
+        ("a.parquet", "PAR1", "Unpack or convert other files"),
+        ("a.jsonl.gz", "", "Unpack or convert other files"),
+    ],
+)
+def test_a_table_that_could_be_read_in_two_ways_is_refused(tmp_path, name, text, message):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        read_labelled(put(tmp_path, name, text))
+    assert "\n" not in str(caught.value)
+
+
+FORMS = ("café", "cafe\u0301")
+
+
+def test_labels_in_two_unicode_forms_are_one_class(tmp_path):
+    rows = [f"text {number},{'bar' if number % 3 else FORMS[number % 2]}\n" for number in range(30)]
+    sides = read_labelled(put(tmp_path, "t.csv", "text,label\n" + "".join(rows)))
+    assert sides["train"].features["label"].names == ["bar", "café"]
+
+
 @pytest.mark.parametrize("rare", [1, 2, 3, 4])
 def test_a_rare_class_is_always_learned(rare, tmp_path):
     rows = [f"common {number},a\n" for number in range(200)] + [f"rare {number % 3},b\n" for number in range(rare)]
@@ -198,7 +246,7 @@ TRAIN = "multinli_1.0_train.jsonl"
         (
             read_labelled,
             lambda root: put(root, "t.txt", "a"),
-            "or a file .csv, .tsv, .jsonl with the columns text and label",
+            "or a file .csv, .tsv, .jsonl, .json with the columns text and label",
         ),
     ],
 )
@@ -264,7 +312,7 @@ def test_classes_that_are_numbers_keep_their_order(tmp_path, kind):
         ("other.", r"at least 2 classes; it has no folder"),
         ("train/cats/0.", r"train must hold a folder of .* files for each of at least 2 classes; it has only cats"),
         ("test/cats/0. test/dogs/0.", r"has test and no train\. Put the files to train on in"),
-        ("train/cats/0. val/cats/0. validation/cats/0.", r"both val and validation, .*Remove or rename"),
+        ("train/cats/0. val/cats/0. validation/cats/0.", r"both val and validation, .*remove or rename"),
         (BOTH + " test/cows/0.", r"test/cows is a class that .*train lacks; it has cats, dogs\. Rename or remove"),
         (BOTH + " val/cows/0.", r"val/cows is a class that .*train lacks"),
         ("train/cats/0. train/dogs/0. train/cows/.hidden.", r"train/cows holds no .*files\. Add some, or remove"),

@@ -21,6 +21,7 @@ from descend.tasks.text import (
     token_counts,
     tokenize,
 )
+from descend.tasks.text.tokens import count_cut
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,12 @@ def test_long_texts_are_cut_or_refused_by_their_source(tokenizer):
     with pytest.raises(InputError, match=r"^file 9.*11 tokens.*8"):
         tokenize(texts, tokenizer, 8, truncate=False)
     assert len(tokenize(texts, tokenizer, 11, truncate=False)) == 3
+    counts = {
+        longest: count_cut(texts, tokenize(texts, tokenizer, longest), tokenizer, longest) for longest in (4, 5, 7, 11)
+    }
+    assert counts == {4: 3, 5: 2, 7: 1, 11: 0}
+    pairs = Dataset.from_list([{"text": "good " * 3, "pair": "bad " * length, "label": 1} for length in (1, 2, 3)])
+    assert count_cut(pairs, tokenize(pairs, tokenizer, 8), tokenizer, 8) == 1
 
 
 def test_of_a_pair_both_sentences_are_kept(tokenizer):

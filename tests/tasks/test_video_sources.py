@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from descend.errors import InputError
-from descend.tasks.video import SIZE, Clip, find_clips, has_sides
+from descend.tasks.video import SIZE, Clip, find_clips
+from descend.tasks.video.sources import sides_of
 from tests.support.sources import add_box, box, encode, grow, trim, write_frames, write_video
 
 
@@ -98,6 +99,10 @@ SOURCE = "frames_flat/0.jpg frames_flat/source/a.mp4"
         (DAVIS + "ImageSets/2017/{train,val}.txt", ".", "train", "training/bear.jpg training/blackswan.jpg"),
         (DAVIS + "ImageSets/2017/{train,val}.txt", ".", "test", "testing/camel.jpg"),
         (DAVIS + "README.md", ".", None, "bear.jpg blackswan.jpg camel.jpg dog.jpg"),
+        ("c1/{0,1}.jpg c1/masks/{0,1}.png c2/{0,1}.jpg c2_gt/{0,1}.png", ".", None, "c1.jpg*2 c2.jpg*2"),
+        ("man_with_mask/{0,1}.pgm other/{0,1}.bmp", ".", None, "man_with_mask.pgm*2 other.bmp*2"),
+        ("Train/1.avi Valid/2.avi Test/3.avi", ".", "validation", "validation/2.avi"),
+        ("train/1.avi dev/2.avi", ".", "test", "testing/2.avi"),
         ("train/JPEGImages/003a/0.jpg train/Annotations/003a/0.png", ".", "train", "training/003a.jpg"),
     ],
 )
@@ -105,7 +110,7 @@ def test_clips_are_found_in_a_tree_of_files(tmp_path, tree, path, split, clips):
     found = find_clips(grow(tmp_path, tree) / path, split)
     names = [f"{clip.name}{clip.files[0].suffix}{f'*{len(clip.files)}' * (len(clip.files) > 1)}" for clip in found]
     assert names == clips.split()
-    assert has_sides(tmp_path / path) == (split is not None)
+    assert bool(sides_of(tmp_path / path)) == (split is not None)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +126,13 @@ def test_clips_are_found_in_a_tree_of_files(tmp_path, tree, path, split, clips):
         (SOURCE, "frames_flat", None, r"frames_flat holds both videos \(source/a\.mp4\) and folders of frames;"),
         ("clips/a.mp4 flat/0.jpg empty/", ".", None, r"both videos \(clips/a\.mp4\) and folders of frames \(flat\)"),
         ("training/frames/01/0.jpg training/frames/02/", ".", "train", r"training/frames/02 holds no frames"),
+        ("c/{0,1}.jpg c/{0,1}.png", ".", None, r"c holds 0\.jpg and 0\.png, two images for one frame"),
+        ("c/{0,1}.jpg c/{0,1}_mask.png", ".", None, r"c holds 0\.jpg and 0_mask\.png, two images for one frame"),
+        ("c/f{00,01}.png c/{f00_depth,f00-gt}.png", ".", None, r"c holds f00\.png and f00-gt\.png, two images"),
+        ("c/{0,1}.jpg c/cover.png", ".", None, r"c holds 2 JPEG and 1 PNG images; expected one format"),
+        ("c/{0,1}.jpg c/alpha/{0,1}.png", ".", None, r"c holds both images \(0\.jpg\) and folders of images \(alpha\)"),
+        ("{a,b}.mp4 {a,b}.avi", ".", None, r"holds a\.avi and a\.mp4, two files for one clip"),
+        ("train/1.avi Training/2.avi test/3.avi", ".", "train", r"has both Training and train, sides of one kind"),
         ("", "nowhere", None, r"nowhere does not exist"),
         ("", ".", None, r"is an empty folder"),
         ("text/review.txt", "text", None, r"(?s)UCSD.*Avenue.*ShanghaiTech.*DAVIS"),
@@ -274,6 +286,14 @@ def test_every_page_is_a_frame_and_every_stack_a_clip(tmp_path, capfd, name, opt
         file.write_bytes(content[:size])
         with pytest.raises(InputError, match=rf"9{name}"):
             decoded(file)
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".webp"])
+def test_every_picture_of_an_animation_is_a_frame(tmp_path, suffix):
+    first, *others = [picture.convert("RGB") for picture in pages(6)]
+    first.save(tmp_path / f"a{suffix}", save_all=True, append_images=others, lossless=True)
+    (clip,) = find_clips(tmp_path, None)
+    assert clip.announced() == 6 and decoded(clip)[:, 0, 0].tolist() == [5, 15, 25, 35, 45, 55]
 
 
 def test_what_is_in_an_image_and_no_frame_is_left_out(tmp_path):

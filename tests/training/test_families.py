@@ -19,7 +19,7 @@ from transformers import (
 )
 from trl import SFTConfig, SFTTrainer
 
-from descend import DescentConfig, DescentTrainer
+from descend import DescentConfig, DescentTrainer, InputError
 from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.networks import IMAGES, QUIET, causal, image_network, network
@@ -100,6 +100,16 @@ def made(folder, kind, family, tokenizer, *, plain=False, adapters=None, noise=N
     args = kinds[1](str(folder), **QUIET | {"max_steps": 3, "gradient_checkpointing": False} | settings)
     given |= {"train_dataset": data, "eval_dataset": data} | ({} if plain else {"noise": noise})
     return kinds[0](model, args, **given)
+
+
+def test_what_max_length_cuts_is_said_or_refused_before_training(tmp_path, tokenizer, caplog):
+    given = [{"prompt": "say " * words, "completion": "red " * answer} for words, answer in ((2, 1), (2, 60), (60, 1))]
+    settings = {"data": Dataset.from_list(given), "completion_only_loss": True}
+    made(tmp_path, "language", "llama", tokenizer, max_length=20, **settings)
+    said = "train data: 2 of 3 texts reach max_length=20 and are cut there; 1 of them lose their whole answer"
+    assert said in caplog.text
+    with pytest.raises(InputError, match="max_length=2 cuts off the answer of all 3 rows of the train data set"):
+        made(tmp_path, "language", "llama", tokenizer, max_length=2, **settings)
 
 
 @pytest.mark.parametrize(("kind", "family"), CASES)

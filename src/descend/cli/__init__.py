@@ -19,6 +19,7 @@ from descend.errors import (
     Unsaved,
     reason,
 )
+from descend.reading import plain_text, shown
 
 ABOUT = """\
 descend: how many layers a transformer needs, and training so that fewer suffice
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = words
     if name not in COMMANDS:
         return _complain(f"no command {name!r}{nearest(name, COMMANDS)}; descend --help lists them.", 2)
+    if odd := [word for word in rest if not plain_text(word)]:
+        return _complain(f"expected arguments in UTF-8; got {shown(odd[0])}. Rename the file or folder.", 2)
     again = _how_to_go_on(name, rest)
     # A scheduler's SIGTERM stops a command as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

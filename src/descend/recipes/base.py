@@ -1,7 +1,9 @@
 """The contract of a recipe: settings that resolve to data, model, task, noise and training arguments."""
 
+import logging
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +16,10 @@ from transformers import AutoConfig, PreTrainedConfig, TrainerCallback, set_seed
 from descend.errors import InputError
 from descend.models import LayeredModel, load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
+from descend.reading import utf8_path
 from descend.settings import GENERATED, SMALL, RecipeSettings
 from descend.tasks import Task
+from descend.tasks.folders import class_name
 from descend.training import DescentMixin, DescentTrainer
 from descend.training.config import DescentArguments, DescentConfig
 
@@ -30,6 +34,8 @@ SHIFTS: dict[str, type[Noise]] = {
 Collate = Callable[[list[Any]], dict[str, Any]]
 """Samples → a batch."""
 
+
+logger = logging.getLogger(__name__)
 
 _EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
 
@@ -46,7 +52,8 @@ class Data:
         measure_sigma: Computes σ_x; None if σ_x depends on the model's embedding.
         tokenizer: The tokenizer of the texts, or the image processor; it is saved with the model. None for videos.
         labels: Names of the classes, in the order of their numbers; empty without classes.
-        notes: Sentences about samples that were left out.
+        notes: Sentences about samples that were left out or cut.
+        read: What of a folder was read, where files were passed over.
         frame_sizes: Reads the sizes (width, height) of frames on disk; None for data that have none.
     """
 
@@ -58,7 +65,13 @@ class Data:
     tokenizer: Any = None
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    read: str = ""
     frame_sizes: Callable[[], list[tuple[int, int]]] | None = None
+
+    @property
+    def passed_over(self) -> str:
+        """The end of a sentence on the samples: what of the folder was read, in brackets."""
+        return f" ({self.read})" if self.read else ""
 
     @cached_property
     def sigma(self) -> float | None:
@@ -160,6 +173,7 @@ class Recipe(RecipeSettings, ABC):
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """What a run says before it trains: lines about its data and noise, and warnings."""
         train, validation, test = (f"{len(part):,}" for part in (data.train, data.validation, data.test))  # type: ignore[arg-type]
+        read = data.passed_over
         noise = "none, so that the model is trained for clean data. --noise adds some."
         if self.noise:
             noise = (
@@ -167,7 +181,7 @@ class Recipe(RecipeSettings, ABC):
                 "is trained to work under noise. --noise 0 trains on clean data."
             )
         return [
-            f"{data.name}: {train} samples to train on, {validation} for validation, {test} for test.",
+            f"{data.name}: {train} samples to train on, {validation} for validation, {test} for test{read}.",
             f"Training noise: {noise}",
         ], []
 
@@ -237,9 +251,15 @@ class Setup:
         return self.recipe.trainer(self, callbacks)
 
 
+def tell_read(name: str, read: str) -> None:
+    """Warn that files of other data than a run's own were passed over."""
+    if read:
+        logger.warning("%s: %s.", name, read)
+
+
 def absolute(path: str) -> str:
     """An absolute path, which still holds when a run is evaluated from another directory; `GENERATED` as it is."""
-    return path if path == GENERATED else str(Path(path).expanduser().absolute())
+    return path if path == GENERATED else str(utf8_path(Path(path)))
 
 
 def absolute_or_name(source: str) -> str:
@@ -314,6 +334,9 @@ def is_unnamed(config: PreTrainedConfig) -> bool:
 def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str, data: str) -> tuple[int, ...]:
     """A head's number of each class of the data, by its name; by its place where the head has no names of its own.
 
+    Names that are not the same may differ in case and in their Unicode form, and be short for ``negative``,
+    ``positive`` or ``neutral``.
+
     Args:
         config: The model's configuration.
         classes: The names of the data's classes, which may be some of the head's.
@@ -323,25 +346,27 @@ def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str,
     Raises:
         InputError: If the head lacks a class.
     """
-    known = {str(name).lower(): int(number) for number, name in (config.id2label or {}).items()}
-    alike, order = config.num_labels == len(classes), [each.lower() for each in classes]
-    if is_unnamed(config):  # 7 is LABEL_7
-        known = {name.removeprefix("label_"): number for name, number in known.items()}
-        order = [each.removeprefix("label_") for each in order]
-    elif alike:  # a prefix is enough: "NEGATIVE" is neg
-        order = [
-            each if each in known else next((name for name in known if name.startswith(each)), each) for each in order
-        ]
-    numbers = tuple(known[each] for each in order if each in known)
-    if len(set(numbers)) < len(classes):
-        if alike and is_unnamed(config):
-            return tuple(range(len(classes)))
-        lacking = [name for name, each in zip(classes, order, strict=True) if each not in known] or classes
-        raise InputError(
-            f"{source} knows the classes {', '.join([*known][:10])}; {data} has {', '.join(classes[:10])}, and of "
-            f"{lacking[0]} the model has none. Give both the same names, by id2label in the model's config.json."
-        )
-    return numbers
+    known = {str(name): int(number) for number, name in (config.id2label or {}).items()}
+    found: dict[str, int] = {}
+    for written in (_folded, class_name, str):  # a name as it is counts most: Polish and polish are two classes
+        several = Counter(map(written, known))
+        places = {written(name): number for name, number in known.items() if several[written(name)] == 1}
+        found |= {each: places[written(each)] for each in classes if written(each) in places}
+    if len({*found.values()}) == len(classes):
+        return tuple(found[each] for each in classes)
+    if is_unnamed(config) and config.num_labels == len(classes):
+        return tuple(range(len(classes)))
+    lacking = [each for each in classes if each not in found] or classes
+    raise InputError(
+        f"{source} knows the classes {', '.join([*known][:10])}; {data} has {', '.join(classes[:10])}, and of "
+        f"{lacking[0]} the model has none. Give both the same names, by id2label in the model's config.json."
+    )
+
+
+def _folded(name: str) -> str:
+    """A class's name in small letters and in full, without the prefix of Transformers' placeholders: 7 is LABEL_7."""
+    small = class_name(name).casefold().removeprefix("label_")
+    return {"neg": "negative", "pos": "positive", "neu": "neutral"}.get(small, small)
 
 
 def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:

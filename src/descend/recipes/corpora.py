@@ -1,13 +1,15 @@
 """Text classification data sets by name: read or generate them, and their tokenizer."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset, DatasetDict
 
 from descend.errors import InputError
-from descend.tasks.splits import folders_in, split_off
+from descend.tasks.folders import files_read, folders_in, sides_in
+from descend.tasks.splits import split_off, tell_shared
 from descend.tasks.text import (
     IMDB_LABELS,
     MNLI_LABELS,
@@ -18,7 +20,7 @@ from descend.tasks.text import (
     read_mnli,
 )
 from descend.tasks.text.corpus import corpus
-from descend.tasks.text.sources import TABLES, pair_files
+from descend.tasks.text.sources import pair_files, side_tables
 
 PLAIN_FOLDERS = {"imdb", "aclimdb", "mnli", "glue_format", "glue_data", "jsonl", "nyu_tsv", "multinli_1.0"}
 """Folder names that add nothing to the name of the data set."""
@@ -51,27 +53,51 @@ def kind_of(place: Path) -> str:
     Raises:
         InputError: If it fits none.
     """
-    if any(
-        {"pos"} <= {*folders_in(place / inside / "train")} <= {*IMDB_LABELS, "unsup"} for inside in (".", "aclImdb")
-    ):
-        return "imdb"
-    if place.suffix.lower() in TABLES or any(place.glob("train/*/*.txt")):
+    if place.is_file():
+        return "labelled"
+    train = _training_folder(place)
+    for folder in (train, _training_folder(place / "aclImdb")):
+        if {"pos"} <= {inner.name.casefold() for inner in folders_in(folder)} <= {*IMDB_LABELS, "unsup"}:
+            return "imdb"
+    if side_tables(place) or any(train.glob("*/*.txt")):
         return "labelled"
     if place.is_dir() and pair_files(place):
         return "mnli"
     if any(place.glob("*/*.txt")):
         return "labelled"
-    raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
+    inside = " Expected folders of .txt files, or training data in .csv, .tsv or .jsonl." if place.is_dir() else ""
+    raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.{inside}")
+
+
+def _training_folder(place: Path) -> Path:
+    """The folder of the training side, which may be missing."""
+    return sides_in(folders_in(place)).get("train", place / "train")
 
 
 def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
     """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
     if data is not None:
-        return split_off(kind.read(data), validation_share, by_class=not kind.labels)
+        found = kind.read(data)
+        tell_shared({side: _keys(rows) for side, rows in found.items()}, "texts")
+        return split_off(found, validation_share, by_class=not kind.labels)
     if kind.generate is None:
         raise InputError(f"there are no generated {dataset} texts; give yours by --data.")
     return split_off(corpus(kind.generate), validation_share)
+
+
+def _keys(rows: Dataset) -> list[tuple[str, ...]]:
+    """What equal texts, or equal pairs of texts, have in common."""
+    columns = [rows[name][:] for name in ("text", "pair") if name in rows.column_names]
+    return [*zip(*columns, strict=True)]
+
+
+def sources_read(data: str | None, parts: Iterable[Dataset]) -> str:
+    """What of a folder of texts was read, see `files_read`; empty for other data."""
+    if data is None or not (root := Path(data).expanduser()).is_dir():
+        return ""
+    places = {place for part in parts if "source" in part.column_names for place in part["source"][:]}
+    return files_read(root, {re.sub(r", (line|row) \d+$", "", place) for place in places})
 
 
 def labels_of(dataset: str, texts: Dataset) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from descend.recipes.base import (
     head_numbers,
     is_unnamed,
     load_pretrained,
+    tell_read,
 )
 from descend.settings import DIGITS, GENERATED, ImageSettings
 from descend.tasks.images import ImageClassification
@@ -83,11 +84,13 @@ class ImageRecipe(ImageSettings, Recipe):
             name=_named(self.data),
             tokenizer=processor,
             labels=found.classes,
+            read=found.read,
         )
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test images of another data set, or all where it has no sides, and its name."""
         found = read_images(data)
+        tell_read(_named(data), found.read)
         config = restored.model.saved.config
         side = found.sides.get("test", found.sides["train"])
         numbers = np.array(class_numbers(config, found.classes, config.name_or_path, _named(data)))

@@ -1,5 +1,6 @@
 """Instruction tuning of causal language models."""
 
+import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ from descend.tasks.text import (
     tokenize_instructions,
 )
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+
+logger = logging.getLogger(__name__)
 
 ADAPTERS = "adapter_config.json"
 
@@ -111,21 +114,40 @@ class LanguageRecipe(LanguageSettings, Recipe):
             )
         sides = {side: rows.select(parts[side]) for side in ("train", "validation", "test")}
         tokenizer = restored.tokenizer if restored else self._tokenizer(sides["train"])
-        skipped, tokenized = Counter(given.skipped), {}
+        skipped, tokenized, cut = Counter(given.skipped), {}, 0
         for side, part in sides.items():
-            tokenized[side], left = tokenize_instructions(Instructions(part, {}), tokenizer, self.max_length)
-            skipped.update(left)
+            encoded = tokenize_instructions(Instructions(part, {}), tokenizer, self.max_length)
+            tokenized[side] = encoded.rows
+            skipped.update(encoded.skipped)
+            cut += encoded.cut
             if len(tokenized[side]) < 2:
                 raise InputError(f"no two prompts of the {side} rows leave room for an answer. Raise --max-length.")
         name = "generated instructions" if self.source is None else Path(self.source).stem
-        return Data(**tokenized, name=name, tokenizer=tokenizer, notes=_notes(skipped))
+        return Data(
+            **tokenized,
+            name=name,
+            tokenizer=tokenizer,
+            notes=self._notes(skipped, cut, sum(map(len, tokenized.values()))),
+        )
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load all rows of another file, and its name."""
-        rows, skipped = tokenize_instructions(read_instructions(data), restored.tokenizer, self.max_length)
+        rows, skipped, cut = tokenize_instructions(read_instructions(data), restored.tokenizer, self.max_length)
         if len(rows) < 2:
             raise InputError(f"{data} has no two prompts that leave room for an answer in {self.max_length} tokens.")
-        return rows, " ".join([Path(data).stem, *(f"({note})" for note in _notes(skipped))])
+        name = " ".join([Path(data).stem, *(f"({note})" for note in self._notes(skipped, 0, 0))])
+        for note in self._notes({}, cut, len(rows)):
+            logger.warning("%s: %s", name, note)
+        return rows, name
+
+    def _notes(self, skipped: dict[str, int], cut: int, rows: int) -> tuple[str, ...]:
+        """Which rows are left out, and of how many others the answer is cut."""
+        notes = [f"{count} row{'s' if count > 1 else ''} left out: {why}" for why, count in skipped.items()]
+        if cut:
+            notes.append(
+                f"{cut:,} of {rows:,} answers are cut, as texts end at {self.max_length} tokens (--max-length)"
+            )
+        return tuple(notes)
 
     def _tokenizer(self, rows: Dataset) -> PreTrainedTokenizerBase:
         source = self.tokenizer or (None if self.model == SMALL else self.model)
@@ -266,7 +288,3 @@ class InstructionRecipe(InstructionSettings, LanguageRecipe):
                 eos_token_id=tokenizer.eos_token_id,
             )
         )
-
-
-def _notes(skipped: dict[str, int]) -> tuple[str, ...]:
-    return tuple(f"{count} row{'s' if count > 1 else ''} left out: {why}" for why, count in skipped.items())

@@ -1,5 +1,6 @@
 """Text classification with any pretrained encoder, and with UT on word embeddings, DistilBERT and RoBERTa."""
 
+import logging
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
@@ -42,8 +43,9 @@ from descend.recipes.base import (
     has_classifier,
     head_numbers,
     load_pretrained,
+    tell_read,
 )
-from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts
+from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts, sources_read
 from descend.settings import (
     SMALL,
     ClassifierSettings,
@@ -53,6 +55,9 @@ from descend.settings import (
     TextUTSettings,
 )
 from descend.tasks.text import Classification, learn_tokenizer, load_tokenizer, tokenize
+from descend.tasks.text.tokens import count_cut
+
+logger = logging.getLogger(__name__)
 
 TELL_PAIRS_APART = ("bert", "albert", "electra", "deberta-v2")
 """Families that are told by ``token_type_ids`` which tokens are of the second text of a pair."""
@@ -99,17 +104,33 @@ class TextRecipe(TextSettings, Recipe):
             tokenizer = learn_tokenizer(words) if source is None else load_tokenizer(source)
             tokenizer.model_input_names = inputs_of(config)
             tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
+        encoded = {side: self._encode(texts, tokenizer, config) for side, texts in parts.items()}
+        cut = sum(count_cut(texts, encoded[side], tokenizer, self.max_length) for side, texts in parts.items())
         return Data(
-            **{side: self._encode(texts, tokenizer, config) for side, texts in parts.items()},
+            **encoded,
             name=data_name(self.dataset, self.source),
             tokenizer=tokenizer,
             labels=labels_of(self.dataset, parts["train"]),
+            notes=self._notes(cut, sum(map(len, parts.values()))),
+            read=sources_read(self.source, parts.values()),
         )
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
-        texts = CORPORA[self.dataset].read(data)["test"]
-        return self._encode(texts, restored.tokenizer, restored.model.saved.config), data_name(self.dataset, data)
+        parts = CORPORA[self.dataset].read(data)
+        texts, name = parts["test"], data_name(self.dataset, data)
+        tell_read(name, sources_read(data, parts.values()))
+        encoded = self._encode(texts, restored.tokenizer, restored.model.saved.config)
+        cut = count_cut(texts, encoded, restored.tokenizer, self.max_length)
+        for note in self._notes(cut, len(texts)):
+            logger.warning("%s: %s", name, note)
+        return encoded, name
+
+    def _notes(self, cut: int, texts: int) -> tuple[str, ...]:
+        """How many of the texts are cut."""
+        if not cut:
+            return ()
+        return (f"{cut:,} of {texts:,} texts are cut at {self.max_length} tokens. --max-length N reads longer ones.",)
 
     def _encode(self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:
         """Texts → ``input_ids`` and the tokenizer's other columns, not padded, and ``labels`` of the model's head."""

@@ -45,12 +45,13 @@ class VideoRecipe(VideoSettings, Recipe):
             video.name,
             measure_sigma=lambda: video.sigma,
             frame_sizes=video.sizes,
+            read=video.read,
         )
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """The clips of each part, the size of their frames, and the noise in grey levels."""
         train, validation, test = map(_clips, (data.train, data.validation, data.test))
-        lines = [f"{data.name}: {train} to train on, {validation} for validation, {test} for test."]
+        lines = [f"{data.name}: {train} to train on, {validation} for validation, {test} for test{data.passed_over}."]
         if 1 < len(getattr(data.test, "names", ())) < ENOUGH_GROUPS:
             lines.append(f"So few clips for test certify nothing: at least {ENOUGH_GROUPS} are needed.")
         if data.frame_sizes is not None and (sizes := [f"{width}x{height}" for width, height in data.frame_sizes()]):

@@ -71,6 +71,8 @@ def card_of_run(
     if config.recipe.startswith("video-"):
         noise_on = "the pixels"
         read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."
+    if config.recipe.startswith("video-") or config.recipe == "image":
+        read += " Transparent images were laid on white."
     about = [
         f"{config.model}, trained on {config.dataset}{begin}, {_how(trained, noise_on)}. {read}{_notes(trained)}",
         note,

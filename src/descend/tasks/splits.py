@@ -1,91 +1,34 @@
-"""The sides of a data set: folders on disk with a folder for each class, and random parts.
+"""Random parts of a data set, which share no text, prompt or image; and samples that given sides share."""
 
-Random parts share no text, prompt or image.
-"""
-
-import re
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from pathlib import Path
+import logging
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from descend.errors import InputError
-from descend.reading import is_litter
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-
-ClassFiles = dict[str, list[tuple[Path, int]]]
-"""Side of a data set → its files, each with the number of its class."""
+logger = logging.getLogger(__name__)
 
 TEST_SHARE = 0.2
 """Share of each class to test on where there is no test side."""
 
 
-def class_order(names: Iterable[str]) -> list[str]:
-    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers."""
-    ordered = sorted(names)
-    return sorted(ordered, key=int) if all(re.fullmatch(r"-?\d+", name) for name in ordered) else ordered
-
-
-def folders_in(folder: Path) -> list[str]:
-    """The names of a folder's folders, without hidden ones and those that archives add."""
-    inside = folder.iterdir() if folder.is_dir() else ()
-    return [each.name for each in inside if each.is_dir() and not is_litter(Path(each.name))]
-
-
-def class_files(
-    root: Path, suffixes: Collection[str], classes: Sequence[str] | None = None
-) -> tuple[list[str], ClassFiles]:
-    """Find the files of a data set that has a folder for each class.
+def tell_shared(keys: Mapping[str, Collection[Hashable]], samples: str) -> None:
+    """Warn of equal samples on several sides of a data set, as they are given.
 
     Args:
-        root: A folder of such folders, or one with ``train`` and perhaps ``test`` and ``val`` (or ``validation``), each
-            with such folders. Without ``test``, ``val`` stands in for it.
-        suffixes: What the names of files end with, in lower case; other files are passed over.
-        classes: The classes to read; by default all that ``train`` has.
-
-    Returns:
-        The classes in the order of their numbers, and the files of ``train``, and of ``test`` and ``validation`` where
-        they are given.
-
-    Raises:
-        InputError: If there are no training files, fewer than two classes, a training class without a file or a class
-            of another side that is not among them, or two folders for one side.
+        keys: What equal samples have in common, for each sample of ``train``, ``validation`` and ``test``.
+        samples: What samples are called, such as ``images``.
     """
-    train, *others = [root / name for name in ("train", "test", "val", "validation")]
-    held = [folder for folder in others if folder.is_dir()]
-    if len(held) > 2 or (len(held) == 2 and held[0].name != "test"):
-        raise InputError(f"{root} has both val and validation, sides of one kind. Remove or rename one.")
-    if held and not train.is_dir():
-        raise InputError(f"{root} has {held[0].name} and no train. Put the files to train on in {train}.")
-    sides = {"train": train if train.is_dir() else root} | dict(zip(("test", "validation"), held, strict=False))
-    known = class_order(folders_in(sides["train"])) if classes is None else list(classes)
-    kinds = ", ".join(sorted(suffixes))
-    if len(known) < 2:
-        raise InputError(
-            f"{sides['train']} must hold a folder of {kinds} files for each of at least 2 classes; it has "
-            f"{f'only {known[0]}' if known else 'no folder'}."
-        )
-    files: ClassFiles = {}
-    for side, folder in sides.items():
-        if unknown := [name for name in folders_in(folder) if name not in known and classes is None]:
-            raise InputError(
-                f"{folder / unknown[0]} is a class that {sides['train']} lacks; it has {', '.join(known[:10])}. Rename "
-                "or remove it, or give files to train on."
-            )
-        files[side] = [
-            (file, number)
-            for number, name in enumerate(known)
-            for file in sorted((folder / name).rglob("*"))
-            if file.suffix.lower() in suffixes and file.is_file() and not is_litter(file.relative_to(root))
-        ]
-        lacking = [name for number, name in enumerate(known) if number not in {label for _, label in files[side]}]
-        if lacking and (side == "train" or not files[side]):
-            raise InputError(f"{folder / lacking[0]} holds no {kinds} files. Add some, or remove the folder.")
-    return known, files
+    train, validation, test = ({*keys.get(side, ())} for side in ("train", "validation", "test"))
+    if shared := train & (validation | test):
+        logger.warning("%d %s to train on are also among those to test or validate on.", len(shared), samples)
+    if shared := validation & test:
+        logger.warning("%d %s to validate on are also among those to test on.", len(shared), samples)
 
 
 def split_groups(keys: Sequence[Hashable], counts: Sequence[int]) -> list[list[int]]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
 from descend.models import changed, tied_names
@@ -417,6 +417,29 @@ class SFTHooks:
         return self._prepare_dataset(
             dataset, self.processing_class, self.args, packing, self._formatting_func, name or "eval"
         )
+
+    def _prepare_dataset(
+        self: Any, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, name: str
+    ) -> Any:
+        """As TRL, but what ``max_length`` cuts off is said, and refused where no row has a target left."""
+        found: Any = super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, name)  # type: ignore[misc]
+        longest = args.max_length
+        if longest is None or packing or not all(map(has_length, (dataset, found))):
+            return found
+        rows, without = len(dataset), len(dataset) - len(found)
+        if without == rows > 0:
+            raise InputError(
+                f"max_length={longest} cuts off the answer of all {rows} rows of the {name} data set, so that nothing "
+                "is left to learn. Give a larger max_length."
+            )
+        cut = without + sum(len(ids) >= longest for ids in found["input_ids"])
+        if cut and "input_ids" not in dataset.column_names and args.should_log:
+            logger.warning(
+                "%s data: %d of %d texts reach max_length=%d and are cut there; %d of them lose their whole answer and "
+                "are left out.",
+                *(name, cut, rows, longest, without),
+            )
+        return found
 
     @property
     def text_tokenizer(self: Any) -> Any:

@@ -1,7 +1,6 @@
 """Images with classes: a folder for each class, MNIST's IDX files, scikit-learn's digits, or generated ones."""
 
 import gzip
-import logging
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -17,15 +16,11 @@ from torch.utils.data import Dataset
 from descend.errors import InputError, refusing
 from descend.extras import required
 from descend.progress import progress
-from descend.reading import MOST_BYTES, refuse_ways_out
+from descend.reading import MOST_BYTES, is_litter, refuse_ways_out
 from descend.settings import DIGITS
-from descend.tasks.splits import TEST_SHARE, class_files, split_classes
-
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-"""Suffixes of images; other files beside them are passed over."""
-
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Pillow's names of the formats that are read."""
+from descend.tasks.folders import class_files, files_read
+from descend.tasks.pictures import FORMATS, SUFFIXES, opaque
+from descend.tasks.splits import TEST_SHARE, split_classes, tell_shared
 
 _IDX = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
 _GENERATED = {"train": 40, "test": 20}
@@ -33,8 +28,6 @@ _GENERATED = {"train": 40, "test": 20}
 
 Picture = Path | np.ndarray
 """A file, or grey (height, width) or colours (height, width, 3) in bytes."""
-
-logger = logging.getLogger(__name__)
 
 
 class Side(NamedTuple):
@@ -54,10 +47,12 @@ class Pictures(NamedTuple):
     Attributes:
         sides: ``train``, and ``test`` and ``validation`` where they are given; others are split off the first.
         classes: Names of the classes, in the order of their numbers.
+        read: What of a folder was read, see `files_read`.
     """
 
     sides: dict[str, Side]
     classes: tuple[str, ...]
+    read: str = ""
 
     def parts(self, validation_share: float) -> dict[str, Side]:
         """``train``, ``validation`` and ``test``, with a share of each class, split in the same way in every run.
@@ -69,9 +64,8 @@ class Pictures(NamedTuple):
         """
         with ThreadPoolExecutor() as pool:
             digests = {name: list(pool.map(_digest, side.pictures)) for name, side in self.sides.items()}
-        keys, sides = digests.pop("train"), dict(self.sides)
-        if shared := {key for each in digests.values() for key in each}.intersection(keys):
-            logger.warning("%d images to train on are also among those to test or validate on.", len(shared))
+        tell_shared(digests, "images")
+        keys, sides = digests["train"], dict(self.sides)
         for name, share in (("test", TEST_SHARE), ("validation", validation_share)):
             if name in sides:
                 continue
@@ -115,7 +109,7 @@ class Images(Dataset):
 
 
 def upright(picture: Picture, least: int | None = None) -> Image.Image:
-    """A picture in three channels, turned upright, without transparency.
+    """A picture in three channels, turned upright; a transparent one is laid on white.
 
     Args:
         picture: The picture.
@@ -134,16 +128,16 @@ def upright(picture: Picture, least: int | None = None) -> Image.Image:
             raise ValueError(f"it has mode {image.mode}, and 8 bits per channel are expected")
         if least is not None:
             image.draft("RGB", (least, least))
-        return ImageOps.exif_transpose(image).convert("RGB")
+        return opaque(ImageOps.exif_transpose(image)).convert("RGB")
 
 
 def read_images(data: str | None) -> Pictures:
     """Read a data set of images.
 
     Args:
-        data: A folder with a folder of images for each class, or with such ``train``, ``test`` and ``val`` folders; a
-            folder with MNIST's IDX files, gzipped or not, or one of these files; ``digits`` for scikit-learn's; None
-            for generated ones.
+        data: A folder with a folder of images for each class, or with such folders in those of sides, as `class_files`
+            reads them; a folder with MNIST's IDX files, gzipped or not, or one of these files; ``digits`` for
+            scikit-learn's; None for generated ones.
 
     Raises:
         InputError: If it holds none of these, a class or an image is missing, or an image can't be read.
@@ -156,12 +150,12 @@ def read_images(data: str | None) -> Pictures:
     root = given.parent if given.is_file() and _IDX.fullmatch(given.name) else given
     if not root.is_dir():
         raise InputError(f"expected a folder of images, or MNIST's IDX files; got {given}.")
-    files = {match.group(1, 2): file for file in sorted(root.rglob("*-ubyte*")) if (match := _IDX.fullmatch(file.name))}
+    files = _idx_files(root)
     return _of_idx(root, files) if files else _of_folder(root)
 
 
 def _of_folder(root: Path) -> Pictures:
-    classes, files = class_files(root, SUFFIXES)
+    classes, files = class_files(root, "image", SUFFIXES)
     every = [file for side in files.values() for file, _ in side]
     refuse_ways_out(root, every)
     with ThreadPoolExecutor() as pool, progress(len(every), "checking", "image", leave=False) as bar:
@@ -171,7 +165,21 @@ def _of_folder(root: Path) -> Pictures:
         side: Side([file for file, _ in found], np.array([label for _, label in found]))
         for side, found in files.items()
     }
-    return Pictures(sides, tuple(classes))
+    return Pictures(sides, tuple(classes), files_read(root, every))
+
+
+def _idx_files(root: Path) -> dict[tuple[str | Any, ...], Path]:
+    """The names of a side and of what it holds → its IDX file, in the folder itself if there are some."""
+    below = sorted(root.rglob("*-ubyte*"), reverse=True)  # the unpacked file stands for its archive
+    files = [file for file in below if file.is_file() and not is_litter(file.relative_to(root))]
+    found: dict[tuple[str | Any, ...], Path] = {}
+    for file in [file for file in files if file.parent == root] or files:
+        if match := _IDX.fullmatch(file.name):
+            earlier = found.get(match.group(1, 2), file)
+            if earlier.parent != file.parent:
+                raise InputError(f"{root} holds IDX files in {earlier.parent} and in {file.parent}. Choose one folder.")
+            found[match.group(1, 2)] = file
+    return found
 
 
 def _of_idx(root: Path, files: dict[tuple[str | Any, ...], Path]) -> Pictures:
@@ -187,6 +195,8 @@ def _of_idx(root: Path, files: dict[tuple[str | Any, ...], Path]) -> Pictures:
             images, labels = map(_idx, pair, (3, 1))
             if len(images) != len(labels):
                 raise InputError(f"{pair[0]} has {len(images)} images, and {pair[1]} {len(labels)} labels.")
+            if side in sides:
+                raise InputError(f"{root} has t10k and test files, sides of one kind. Remove or rename one.")
             sides[side] = Side([*images], labels)
     numbers = np.unique(sides["train"].labels)
     if len(numbers) < 2:
@@ -194,7 +204,7 @@ def _of_idx(root: Path, files: dict[tuple[str | Any, ...], Path]) -> Pictures:
     if len(unknown := np.setdiff1d(sides.get("test", sides["train"]).labels, numbers)):
         raise InputError(f"{root}: class {unknown[0]} is among the test labels and not among those to train on.")
     found = {name: Side(side.pictures, np.searchsorted(numbers, side.labels)) for name, side in sides.items()}
-    return Pictures(found, tuple(map(str, numbers)))
+    return Pictures(found, tuple(map(str, numbers)), files_read(root, files.values()))
 
 
 def _idx(file: Path, axes: int) -> np.ndarray:

@@ -25,6 +25,14 @@ class Instructions(NamedTuple):
     skipped: dict[str, int]
 
 
+class Tokenized(NamedTuple):
+    """Rows with ``input_ids`` and ``labels``, the number of rows left out by reason, and of answers that are cut."""
+
+    rows: "Dataset"
+    skipped: dict[str, int]
+    cut: int
+
+
 def read_instructions(path: str | Path) -> Instructions:
     """Read instructions in Alpaca's format.
 
@@ -40,7 +48,8 @@ def read_instructions(path: str | Path) -> Instructions:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise InputError(f"{file} must be a file of instructions, such as alpaca_data.json; there is none.")
+        got = "it is a folder. Give a file in it" if file.is_dir() else "there is none"
+        raise InputError(f"{file} must be a file of instructions, such as alpaca_data.json; {got}.")
     rows, skipped = [], Counter[str]()
     for place, row in json_objects(file):
         values: dict[str, Any] = {name: row.get(name) for name in ("instruction", "input", "output")}
@@ -87,9 +96,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(ids)
 
 
-def tokenize_instructions(
-    given: Instructions, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> "tuple[Dataset, dict[str, int]]":
+def tokenize_instructions(given: Instructions, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenized:
     """Tokenize prompts and answers; the answer's tokens and its end-of-text token are the targets.
 
     Args:
@@ -98,19 +105,20 @@ def tokenize_instructions(
         max_length: Longest text in tokens; a longer answer is cut and has no end-of-text token.
 
     Returns:
-        A data set with ``input_ids`` and ``labels``, and the number of rows left out by reason: an empty output, or a
-        prompt that leaves no room for an answer.
+        Rows with ``input_ids`` and ``labels``. Those with an empty output, or a prompt that leaves no room for an
+        answer, are left out and counted.
     """
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no token for the end of a text; set its eos_token and save it again.")
 
-    def encode(row: dict[str, str]) -> dict[str, list[int]]:
+    def encode(row: dict[str, str]) -> dict[str, Any]:
         question = encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row["input"]))
         answer = tokenizer(row["output"], add_special_tokens=False, verbose=False)["input_ids"]
         targets = [*answer, tokenizer.eos_token_id]
         return {
             "input_ids": [*question, *targets][:max_length],
             "labels": [*[IGNORED] * len(question), *targets][:max_length],
+            "cut": len(question) + len(targets) > max_length,
         }
 
     encoded = given.rows.map(encode, remove_columns=given.rows.column_names)
@@ -118,7 +126,7 @@ def tokenize_instructions(
     skipped = dict(given.skipped)
     if len(answered) < len(encoded):
         skipped[f"prompt of {max_length} tokens or more"] = len(encoded) - len(answered)
-    return answered, skipped
+    return Tokenized(answered.remove_columns("cut"), skipped, sum(answered["cut"]))
 
 
 def _instruction(rng: np.random.Generator) -> dict[str, str]:

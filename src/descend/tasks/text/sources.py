@@ -1,19 +1,19 @@
 """Read IMDb and MNLI from their usual files or from the Hub, and texts with classes of one's own, as `datasets`."""
 
 import csv
-import re
+import io
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 
 from descend.errors import InputError, reason, refusing
-from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
-from descend.tasks.splits import TEST_SHARE, class_files, class_order, split_classes
+from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out, shown
+from descend.tasks.folders import class_files, class_name, class_order, folders_in, said_side, sides_in
+from descend.tasks.splits import TEST_SHARE, split_classes
 
-TABLES = (".csv", ".tsv", ".jsonl")
+TABLES = (".csv", ".tsv", ".jsonl", ".json")
 """Suffixes of files with a text in each row."""
 
 MOST_REVIEW = 2**24
@@ -36,7 +36,8 @@ def read_imdb(path: str | Path) -> DatasetDict:
             folder that holds it, or a name on the Hub, such as ``stanfordnlp/imdb``.
 
     Returns:
-        ``train`` and ``test``, each with ``text``, ``label`` (0 neg, 1 pos) and, if read from files, ``source``.
+        ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label`` (0 neg, 1 pos) and,
+        if read from files, ``source``.
 
     Raises:
         InputError: If the data are missing or have another layout, or a review is empty or not UTF-8.
@@ -45,14 +46,16 @@ def read_imdb(path: str | Path) -> DatasetDict:
     if not root.exists():
         return _of_hub(path, {"text": "text"})
     inside = root / "aclImdb" if (root / "aclImdb").is_dir() else root
-    for side, name in product(("train", "test"), IMDB_LABELS):
-        if not (inside / side / name).is_dir():
+    sides = sides_in(folders_in(inside))
+    for side in ("train", "test"):
+        names = {folder.name.casefold() for folder in folders_in(sides[side])} if side in sides else set()
+        if lacking := [name for name in IMDB_LABELS if name not in names]:
             raise InputError(
                 f"{inside} must be laid out as aclImdb, with train/pos, train/neg, test/pos and test/neg; there is no "
-                f"{side}/{name}. Texts of one's own classes are read by --dataset labelled. A run keeps its kind."
+                f"{side}/{lacking[0]}. Texts of one's own classes are read by --dataset labelled. A run keeps its kind."
             )
-    _, files = class_files(inside, {".txt"}, IMDB_LABELS)
-    return DatasetDict({side: Dataset.from_list(_texts(files[side], root)) for side in ("train", "test")})
+    _, files = class_files(inside, ".txt", {".txt"}, IMDB_LABELS)
+    return DatasetDict({side: Dataset.from_list(_texts(each, root)) for side, each in files.items()})
 
 
 def read_mnli(path: str | Path) -> DatasetDict:
@@ -61,13 +64,13 @@ def read_mnli(path: str | Path) -> DatasetDict:
     Rows without a label that the annotators agreed on (label ``-``) are left out, as is usual.
 
     Args:
-        path: A folder with a training file (``train`` in its name) and a test file (``dev_matched``,
-            ``validation_matched``, ``val`` or ``test``), in GLUE's tsv, MultiNLI's jsonl or a tsv of ``sentence1,
-            sentence2, label, genre``; or a name on the Hub, such as ``nyu-mll/multi_nli``.
+        path: A folder with a file for each side that its name says, such as ``train.tsv`` and ``dev_matched.tsv``, in
+            GLUE's tsv, MultiNLI's jsonl or a tsv of ``sentence1, sentence2, label, genre``; or a name on the Hub, such
+            as ``nyu-mll/multi_nli``. GLUE's mismatched pairs, and its test file, which has no labels, are passed over.
 
     Returns:
-        ``train`` and ``test``, each with ``text``, ``pair``, ``label`` (0 entailment, 1 neutral, 2 contradiction) and,
-        if read from files, ``source``.
+        ``train`` and ``test``, and ``validation`` where there are both others, each with ``text``, ``pair``, ``label``
+        (0 entailment, 1 neutral, 2 contradiction) and, if read from files, ``source``.
 
     Raises:
         InputError: If the data are missing or have another layout; the message names the file and the line.
@@ -81,27 +84,31 @@ def read_mnli(path: str | Path) -> DatasetDict:
     # GLUE's archive also has a subfolder with the original files; prefer the files at the top.
     files = [file for file in files if file.parent == root] or files
     refuse_ways_out(root, files)
-    sides = {
-        "train": [file for file in files if re.search(r"train", file.stem.lower())],
-        "test": [file for file in files if re.search(r"(dev|validation)_matched|val$|test$|dev$", file.stem.lower())],
-    }
+    sides: dict[str, list[Path]] = {"train": [], "test": [], "validation": []}
+    for file in files:
+        side, _ = said_side(file.stem)
+        if side is not None and not file.stem.lower().endswith(("mismatched", "test_matched")):
+            sides[side].append(file)
+    if not sides["test"]:
+        sides["test"] = sides.pop("validation")
     for side, candidates in sides.items():
-        if len(candidates) != 1:
-            names = ", ".join(str(file.relative_to(root)) for file in candidates) or "none"
+        if len(candidates) > 1 or (not candidates and side != "validation"):
+            names = ", ".join(shown(file.relative_to(root)) for file in candidates) or "none"
             raise InputError(
                 f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got "
                 f"{names}. Give the folder of one format."
             )
-    return DatasetDict({side: _pairs(file) for side, (file,) in sides.items()})
+    return DatasetDict({side: _pairs(file) for side, candidates in sides.items() for file in candidates})
 
 
 def read_labelled(path: str | Path) -> DatasetDict:
     """Read texts with classes of one's own.
 
     Args:
-        path: A folder with a folder of ``.txt`` files for each class, or with ``train`` and perhaps ``test`` and
-            ``val`` of this kind; or a ``.csv``, ``.tsv`` or ``.jsonl`` file with the columns ``text`` and ``label``.
-            Without a test side, ``val`` becomes one, or a fifth of each class, the same in every run.
+        path: A folder with a folder of ``.txt`` files for each class, or with such folders in those of sides, as
+            `class_files` reads them; a file of one of the kinds `TABLES` with the columns ``text`` and ``label``; or a
+            folder with such files for the sides that their names say, such as ``train.csv`` and ``dev.csv``. Without a
+            test side, a validation side becomes one, or a fifth of each class, the same in every run.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
@@ -113,20 +120,17 @@ def read_labelled(path: str | Path) -> DatasetDict:
     """
     root = Path(path).expanduser()
     if root.is_file() and root.suffix.lower() in TABLES:
-        texts = [values | {"source": place} for place, values in _rows(root, _LABELLED)]
-        labels = class_order({row["label"] for row in texts})
-        if len(labels) < 2:
-            raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
-        rows: dict[str, list[dict[str, Any]]] = {
-            "train": [row | {"label": labels.index(row["label"])} for row in texts]
-        }
+        labels, rows = _labelled({"train": root})
+    elif root.is_dir() and (tables := side_tables(root)):
+        refuse_ways_out(root, tables.values())
+        labels, rows = _labelled(tables)
     elif root.is_dir():
-        labels, files = class_files(root, {".txt"})
+        labels, files = class_files(root, ".txt", {".txt"})
         rows = {side: _texts(each, root) for side, each in files.items()}
     else:
         raise InputError(
             f"{root} must be a folder with a folder of .txt files for each class, or a file {', '.join(TABLES)} with "
-            "the columns text and label."
+            "the columns text and label, or a folder with such files for its sides. Unpack or convert other files."
         )
     if "test" not in rows:
         every = rows["train"]
@@ -134,6 +138,24 @@ def read_labelled(path: str | Path) -> DatasetDict:
         rows = {side: [every[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
     features = Features(text=Value("string"), label=ClassLabel(names=labels), source=Value("string"))
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
+
+
+def side_tables(root: Path) -> dict[str, Path]:
+    """Side → its file of labelled texts in a folder; empty where there is no training file with a ``text`` column."""
+    tables = [
+        file
+        for file in (sorted(root.iterdir()) if root.is_dir() else ())
+        if file.suffix.lower() in TABLES and file.is_file() and not is_litter(Path(file.name))
+    ]
+    if not any(said_side(file.stem)[0] == "train" and "text" in columns(file) for file in tables):
+        return {}
+    return sides_in(tables)
+
+
+def columns(file: Path) -> list[str]:
+    """The names of the columns of a file of one of the kinds `TABLES`, by its first row; none if it has no row."""
+    _, row = next(_records(file), ("", {}))
+    return [*row]
 
 
 def pair_files(root: Path) -> list[Path]:
@@ -153,8 +175,28 @@ def _texts(files: Iterable[tuple[Path, int]], root: Path) -> list[dict[str, Any]
         text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
         if not text:
             raise InputError(f"{file} is empty; expected a text. Remove it.")
-        rows.append({"text": text, "label": label, "source": str(file)})
+        rows.append({"text": text, "label": label, "source": shown(file)})
     return rows
+
+
+def _labelled(tables: Mapping[str, Path]) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
+    """The classes of the training file, and the rows of each side's file, each with the number of its class."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for side, file in tables.items():
+        rows = [values | {"source": place} for place, values in _rows(file, _LABELLED)]
+        found[side] = [row | {"label": class_name(row["label"])} for row in rows]
+    numbers = {name: number for number, name in enumerate(class_order({row["label"] for row in found["train"]}))}
+    if len(numbers) < 2:
+        got = ", ".join(numbers) or "none"
+        raise InputError(f"{tables['train']} must have texts of at least 2 classes; got {got}.")
+    for row in (row for rows in found.values() for row in rows):
+        if row["label"] not in numbers:
+            raise InputError(
+                f"{row['source']}: {row['label']} is a class that {tables['train']} lacks; it has "
+                f"{', '.join([*numbers][:10])}. Correct or remove the row."
+            )
+        row["label"] = numbers[row["label"]]
+    return [*numbers], found
 
 
 def _pairs(file: Path) -> Dataset:
@@ -175,7 +217,7 @@ def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[
         file: A file with one of the suffixes `TABLES`.
         columns: Our name for a column → its names in files.
     """
-    for place, row in json_objects(file) if file.suffix.lower() == ".jsonl" else _table(file):
+    for place, row in _records(file):
         values = {}
         for name, names in columns.items():
             column = next((each for each in names if each in row), None)
@@ -194,12 +236,20 @@ def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[
         yield place, values
 
 
+def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a file of one of the kinds `TABLES`, with their places."""
+    return json_objects(file) if file.suffix.lower().startswith(".json") else _table(file)
+
+
 def _table(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    # QUOTE_NONE: in a tsv a quote is part of the sentence and does not start a field that spans lines.
-    form: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if file.suffix.lower() == ".tsv" else {}
+    form: dict[str, Any] = {"strict": True, "skipinitialspace": True}
+    if file.suffix.lower() == ".tsv":
+        form = {"delimiter": "\t"} | ({"strict": True} if _quotes(file) else {"quoting": csv.QUOTE_NONE})
     rows = csv.reader(lines(file, newline=""), **form)
     try:
         header = next(rows, [])
+        if twice := [name for name in header if name and header.count(name) > 1]:
+            raise InputError(f"{file} has two columns named {twice[0]!r}. Rename or remove one.")
         for row in filter(None, rows):  # without empty lines
             place = f"{file}, line {rows.line_num}"
             if len(row) != len(header):
@@ -209,6 +259,37 @@ def _table(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
         raise InputError(
             f"{file}, line {rows.line_num}, can't be read: {reason(error)}. Correct or remove it."
         ) from None
+
+
+def _quotes(file: Path) -> bool:
+    """Whether what wrote a .tsv file puts fields in quotes, as Python's csv and pandas do and GLUE does not.
+
+    It does if the names of columns are in quotes, or if every row with a quote in it would be written the same again.
+    """
+    taken: list[str] = []  # the lines of a row
+
+    def take() -> Iterator[str]:
+        for line in lines(file, newline=""):
+            taken.append(line)
+            yield line
+
+    quoted = False
+    try:
+        for number, row in enumerate(csv.reader(take(), delimiter="\t", strict=True)):
+            written = "".join(taken).rstrip("\r\n")
+            taken.clear()
+            if '"' not in written:
+                continue
+            if number == 0:
+                return True
+            again = io.StringIO()
+            csv.writer(again, delimiter="\t").writerow(row)
+            if again.getvalue().rstrip("\r\n") != written:
+                return False
+            quoted = True
+    except csv.Error:
+        return False
+    return quoted
 
 
 def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:

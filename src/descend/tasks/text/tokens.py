@@ -81,6 +81,26 @@ def tokenize(
     return texts.map(encode, batched=True, remove_columns=texts.column_names)
 
 
+def count_cut(texts: "Dataset", encoded: "Dataset", tokenizer: PreTrainedTokenizerBase, max_length: int) -> int:
+    """The number of texts of which `tokenize` cut off the end.
+
+    Args:
+        texts: The rows before.
+        encoded: The rows after.
+        tokenizer: The model's tokenizer.
+        max_length: Longest text in tokens.
+    """
+    _, lengths = values(encoded, "input_ids")
+    full = texts.select(np.flatnonzero(lengths == max_length))  # no other one can have been cut
+    columns = [name for name in ("text", "pair") if name in texts.column_names]
+    count = 0
+    for rows in full.iter(1000):
+        given = (rows[name] for name in columns)  # type: ignore[index]
+        ids = tokenizer(*given, truncation=True, max_length=max_length + 1, verbose=False)["input_ids"]
+        count += sum(len(each) > max_length for each in ids)
+    return count
+
+
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer from a folder, or by its name on the Hub; without a padding token it pads with the end of a text.
 

@@ -3,7 +3,7 @@
 from descend.tasks.video.datasets import VideoData, cached, dataset_name, default_cache_dir, load_test, load_video
 from descend.tasks.video.decoding import SIZE, array_frames
 from descend.tasks.video.scenes import generate_scenes
-from descend.tasks.video.sources import Clip, find_clips, has_sides
+from descend.tasks.video.sources import Clip, find_clips
 from descend.tasks.video.windows import PATCH, VideoDenoising, VideoWindows, patchify, unpatchify
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "default_cache_dir",
     "find_clips",
     "generate_scenes",
-    "has_sides",
     "load_test",
     "load_video",
     "patchify",

@@ -13,21 +13,25 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 from filelock import FileLock
 
 from descend.errors import InputError
 from descend.progress import Progress, progress
+from descend.tasks.folders import files_read
+from descend.tasks.splits import tell_shared
 from descend.tasks.video.decoding import SIZE
 from descend.tasks.video.scenes import generate_scenes
-from descend.tasks.video.sources import Clip, find_clips, has_sides
+from descend.tasks.video.sources import Clip, Split, find_clips, sides_of
 from descend.tasks.video.windows import VideoWindows
 
 logger = logging.getLogger(__name__)
@@ -40,7 +44,7 @@ _LOOKED_AT = 16
 # Names of a layout's folders and clips, which do not name a data set: training_videos, frames, Test001, 01_0014.
 _GENERIC = re.compile(r"(?:train(?:ing)?|test(?:ing)?)(?:_videos?)?|frames?|videos?|(?:train|test)?[\d\W_]*")
 
-FORMAT = 2
+FORMAT = 3
 """Version of the cache file's layout and of decoding. Raise it when either changes."""
 
 _FRAME_BYTES = SIZE * SIZE
@@ -60,6 +64,7 @@ class VideoData:
         test: Windows of the test side; they don't overlap.
         name: The data set's name, for records and reports.
         clips: The clips on disk; empty for generated scenes.
+        read: What of a folder was read, see `files_read`.
     """
 
     train: VideoWindows
@@ -67,6 +72,7 @@ class VideoData:
     test: VideoWindows
     name: str
     clips: Sequence[Clip] = ()
+    read: str = ""
 
     @cached_property
     def sigma(self) -> float:
@@ -97,8 +103,8 @@ def load_video(
 ) -> VideoData:
     """Load a video data set.
 
-    A data set with a training and a test side uses both. In a collection without sides, the last third of the clips, in
-    natural order of their names, is the test set. The last share of the training clips is the validation set. A single
+    A data set with sides uses them. In a collection without sides, the last third of the clips, in natural order of
+    their names, is the test set. Without a validation side, it is the last share of the training clips. A single
     clip is divided by frames instead: its last frames form the later part, at least two windows, or one if the clip is
     too short. Clips shorter than a window are left out with a warning.
 
@@ -115,28 +121,37 @@ def load_video(
     """
     if path is None:
         scenes = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
-        footage = [(f"scene {number}", frames) for number, frames in enumerate(scenes)]
-        clips, first, name = [], SCENES_TRAIN, "scenes"
+        made = [(f"scene {number}", frames) for number, frames in enumerate(scenes)]
+        footage = {"train": made[:SCENES_TRAIN], "test": made[SCENES_TRAIN:]}
+        clips, name, read = [], "scenes", ""
     else:
-        sides: tuple[Literal["train", "test"] | None, ...] = ("train", "test") if has_sides(path) else (None,)
-        by_side = [find_clips(path, side) for side in sides]
-        clips = [clip for side in by_side for clip in side]
-        # Decode both sides together: one cache file and one progress bar for a data set.
-        footage = _decoded(clips, cache_dir)
-        first, name = len(by_side[0]), dataset_name(path)
-    training, test = map(partial(_long_enough, window), (footage[:first], footage[first:]))
+        named = sides_of(path)
+        both: tuple[Split, ...] = ("train", "test", *(("validation",) if "validation" in named else ()))
+        sides: dict[str, list[Clip]] = {side: find_clips(path, side) for side in both if named}
+        sides = sides or {"train": find_clips(path, None)}
+        tell_shared(_keys(sides), "clips")
+        clips = [clip for side in sides.values() for clip in side]
+        # Decode all sides together: one cache file and one progress bar for a data set.
+        decoded = iter(_decoded(clips, cache_dir))
+        footage = {side: list(islice(decoded, len(found))) for side, found in sides.items()}
+        name, read = dataset_name(path), _read(path, clips)
+    training, test, validation = (
+        _long_enough(window, footage.get(side, [])) for side in ("train", "test", "validation")
+    )
     if not test:
         training, test = _split_off(training, max(1, len(training) // 3), 1 / 3, window, before=2)
     if not 0 < validation_share < 1:
         raise InputError(f"validation_share must lie between 0 and 1; got {validation_share}.")
-    count = math.ceil(validation_share * len(training))
-    training, validation = _split_off(training, count, validation_share, window, before=1)
+    if not validation:
+        count = math.ceil(validation_share * len(training))
+        training, validation = _split_off(training, count, validation_share, window, before=1)
     return VideoData(
         train=_windows(training, window, stride),
         validation=_windows(validation, window, window),
         test=_windows(test, window, window),
         name=name,
         clips=clips,
+        read=read,
     )
 
 
@@ -162,7 +177,9 @@ def load_test(
     Raises:
         InputError: PATH can't be read or has only a training side, or all clips are shorter than T.
     """
-    clips = find_clips(path, "test" if has_sides(path) else None)
+    clips = find_clips(path, "test" if sides_of(path) else None)
+    if read := _read(path, clips):
+        logger.warning("%s: %s.", dataset_name(path), read)
     return _windows(_long_enough(window, _decoded(clips, cache_dir)), window, window), dataset_name(path)
 
 
@@ -177,6 +194,32 @@ def dataset_name(path: str | Path) -> str:
         if not _GENERIC.fullmatch(name):
             return re.sub(r"[\W_]+dataset$", "", name)
     return "video"
+
+
+def _read(path: str | Path, clips: Sequence[Clip]) -> str:
+    """What of a folder was read; a file is read as a whole."""
+    root = Path(path).expanduser().absolute()
+    return files_read(root, (file for clip in clips for file in clip.files)) if root.is_dir() else ""
+
+
+def _keys(sides: Mapping[str, Sequence[Clip]]) -> dict[str, list[Hashable]]:
+    """What equal clips have in common: the sizes of their files and, where two clips have the same, their content."""
+    sizes = {
+        side: [tuple(file.stat().st_size for file in clip.files) for clip in clips] for side, clips in sides.items()
+    }
+    known = Counter(size for each in sizes.values() for size in each)
+    return {
+        side: [(size, _digest(clip) if known[size] > 1 else b"") for clip, size in zip(clips, sizes[side], strict=True)]
+        for side, clips in sides.items()
+    }
+
+
+def _digest(clip: Clip) -> bytes:
+    content = hashlib.sha256()
+    for path in clip.files:
+        with path.open("rb") as file:
+            content.update(hashlib.file_digest(file, "sha256").digest())
+    return content.digest()
 
 
 def _decoded(clips: Sequence[Clip], cache_dir: str | Path | None) -> Footage:

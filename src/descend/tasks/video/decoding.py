@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from PIL.TiffImagePlugin import TiffImageFile
 
 from descend.errors import InputError
+from descend.tasks.pictures import FORMATS, opaque
 
 SIZE = 160
 """Height and width of every frame, in pixels."""
@@ -26,8 +27,6 @@ MOST_PIXELS = 2**26
 _LUMA = (0.299, 0.587, 0.114)
 """BT.601 weights of red, green and blue, as Pillow has them."""
 
-IMAGE_FORMATS = ("TIFF", "JPEG", "PNG")
-"""Pillow's names of the formats that are read; the content decides, not the file's suffix."""
 VIDEO_FORMATS = "avi,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm"
 """FFmpeg's names of the formats that are read."""
 
@@ -55,14 +54,14 @@ def image_pictures(files: tuple[Path, ...]) -> Iterator[tuple[str, Image.Image]]
                     _not_too_large(image.size, name)
                     if image.mode.startswith(("I", "F")):
                         raise InputError(f"{name} has mode {image.mode}; expected 8 bits per channel")
-                    picture = image.convert("L")
+                    picture = opaque(image).convert("L")
                     with suppress(Exception):  # damaged metadata must not cost the picture
                         picture = ImageOps.exif_transpose(picture)
                 yield name, picture
 
 
 def page_count(file: Path) -> int:
-    """The number of frames in an image: 1, or the pages of a TIFF stack or an animated PNG."""
+    """The number of frames in an image: 1, or the pages of a TIFF stack or an animation."""
     with _image(file) as (_, pages):
         return len(pages)
 
@@ -181,7 +180,7 @@ def _image(file: Path) -> Iterator[tuple[Image.Image, list[int]]]:
         content = stack.enter_context(file.open("rb"))  # by its name Pillow maps a TIFF that lies on its side wrongly
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
-            image = stack.enter_context(Image.open(content, formats=IMAGE_FORMATS))
+            image = stack.enter_context(Image.open(content, formats=FORMATS))
             pages = _pages(image)
             image.seek(pages[0])
         if image.format == "TIFF" and any("Corrupt EXIF data" in str(each.message) for each in raised):
@@ -190,12 +189,14 @@ def _image(file: Path) -> Iterator[tuple[Image.Image, list[int]]]:
 
 
 def _pages(image: Image.Image) -> list[int]:
-    """The numbers of an image's frames: several in a TIFF stack or an animated PNG."""
+    """The numbers of an image's frames: several in a TIFF stack or an animation."""
     pages = list(range(getattr(image, "n_frames", 1)))
     if image.format == "PNG":  # a picture for programs that know no animations may come first
         return pages[bool(getattr(image, "default_image", False)) :]
+    if image.format in ("JPEG", "MPO"):
+        return pages[:1]  # behind it lie previews and gain maps
     if not isinstance(image, TiffImageFile):
-        return pages[:1]  # behind a JPEG lie previews and gain maps
+        return pages
     copies = set()
     for page in pages:
         image.seek(page)

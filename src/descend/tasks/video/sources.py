@@ -1,7 +1,8 @@
 """Find the clips of a data set on disk, in the published layouts."""
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +12,19 @@ import numpy as np
 from PIL import Image
 
 from descend.errors import InputError
-from descend.reading import is_litter, read_text, refuse_ways_out
+from descend.reading import is_litter, read_text, refuse_ways_out, shown
+from descend.tasks.folders import folders_in, side_of, sides_in
+from descend.tasks.pictures import SUFFIXES
 from descend.tasks.video.decoding import announced_frames, image_pictures, page_count, resized, video_pictures
 
 VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm"})
-IMAGE_SUFFIXES = frozenset({".tif", ".tiff", ".jpg", ".jpeg", ".png"})  # not .bmp: UCSD's anomaly masks
 
-# Side of a data set → the names of its folder in the published data sets, in lower case.
-SIDES = {
-    "training": ("training", "training_videos", "train"),
-    "testing": ("testing", "testing_videos", "test"),
-}
-SIDE_OF_SPLIT = {"train": "training", "test": "testing"}
-DAVIS_LISTS = {"training": "ImageSets/2017/train.txt", "testing": "ImageSets/2017/val.txt"}
+SPLITS = {"train": "training", "test": "testing", "validation": "validation"}
+"""A side of a data set → how its clips are named: training/01."""
+
+DAVIS_LISTS = {"train": "ImageSets/2017/train.txt", "test": "ImageSets/2017/val.txt"}
+
+_MASKS = "gt|masks?|annotations?|labels?|ground ?truths?"
 
 LAYOUTS = """\
   UCSD          UCSDpedN/{Train,Test}/CLIP/NNN.tif
@@ -33,7 +34,7 @@ LAYOUTS = """\
   DAVIS         JPEGImages/480p/CLIP/NNNNN.jpg, and ImageSets/2017/{train,val}.txt for the sides
   any           a folder of videos (sub-folders too), a folder of clip folders, one clip folder or one video file
   stacks        as videos: TIFF or animated PNG files with several pages each
-Training and testing folders may be written in any case, and train or test for short."""
+Folders of sides may be written in any case, with the words that descend.tasks.folders.SIDES lists."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,22 @@ class Clip:
         return video_pictures(self.files[0]) if _is_video(self.files[0]) else image_pictures(self.files)
 
 
-def has_sides(path: str | Path) -> bool:
-    """Whether a path has training or test clips, or is one collection of clips."""
-    return bool(_sides(Path(path).expanduser().absolute()))
+Split = Literal["train", "test", "validation"]
 
 
-def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list[Clip]:
+def sides_of(path: str | Path) -> dict[Split, Path]:
+    """Side → its folder, or its list of clips, for the sides that a path has; empty for one collection of clips.
+
+    Raises:
+        InputError: If two folders are for one side.
+    """
+    path = Path(path).expanduser().absolute()
+    if any(folder.name.lower() == "jpegimages" for folder in folders_in(path)):
+        return {side: path / name for side, name in DAVIS_LISTS.items() if (path / name).is_file()}  # type: ignore[misc]
+    return sides_in(folders_in(path))  # type: ignore[return-value]
+
+
+def find_clips(path: str | Path, split: Split | None) -> list[Clip]:
     """Find the clips of one side of a data set, or of a collection that has no sides.
 
     Args:
@@ -104,33 +115,34 @@ def find_clips(path: str | Path, split: Literal["train", "test"] | None) -> list
 
     Raises:
         InputError: The path is missing, empty or has another layout; it lacks the requested side; a clip folder has
-            no frame; it has both videos and clip folders; or a link leads out of it.
+            no frame; it has both videos and clip folders, or two files for one frame or clip; or a link leads out of
+            it.
     """
     path = Path(path).expanduser().absolute()
     if not path.exists():
         raise InputError(f"{path} does not exist; expected a folder of clips or a video file")
-    sides, prefix, place = _sides(path), "", path
+    sides, prefix, place = sides_of(path), "", path
     if split is not None:
-        side = SIDE_OF_SPLIT[split]
+        side = SPLITS[split]
         if not sides:
             raise InputError(
                 f"{path} has no training and testing sides to take the {side} clips from. Known layouts:\n{LAYOUTS}"
             )
-        if side not in sides:
-            ((other, folder),) = sides.items()
+        if split not in sides:
+            other, folder = next(iter(sides.items()))
             raise InputError(
-                f"{path} holds {other} clips but no {side} clips; pass {_collection(folder)} to "
+                f"{path} holds {SPLITS[other]} clips but no {side} clips; pass {_collection(folder)} to "
                 "take those clips as a collection without sides"
             )
-        prefix, place = f"{side}/", sides[side]
+        prefix, place = f"{side}/", sides[split]
     elif sides:
         raise InputError(
-            f"{path} has {' and '.join(sides)} sides; expected one collection of clips. "
+            f"{path} has {' and '.join(SPLITS[side] for side in sides)} sides; expected one collection of clips. "
             f"Pass one of them: {', '.join(str(folder) for folder in sides.values())}"
         )
     listed = place if split is not None and place.is_file() else None  # DAVIS
     folder = _collection(path if listed else place)
-    clips = _clips_in(folder, prefix + (folder.stem if folder.is_file() else folder.name), prefix)
+    clips = _clips_in(folder, prefix + shown(folder.stem if folder.is_file() else folder.name), prefix)
     if listed:
         names = read_text(listed).split()
         clips = [clip for clip in clips if clip.name.removeprefix(prefix) in names]
@@ -143,15 +155,6 @@ def _natural(path: Path) -> tuple[tuple[int, int, str], ...]:
     """Sort key of a path's name in which numbers count as numbers: 2 before 10, 010 beside 10."""
     parts = re.findall(r"\d+|\D+", path.name)
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
-
-
-def _sides(path: Path) -> dict[str, Path]:
-    """Side → its folder, or its list of clips, for the sides that a path has."""
-    folders = {entry.name.lower(): entry for entry in _visible(path) if entry.is_dir()} if path.is_dir() else {}
-    if "jpegimages" in folders:
-        return {side: path / name for side, name in DAVIS_LISTS.items() if (path / name).is_file()}
-    matches = {side: [folders[name] for name in names if name in folders] for side, names in SIDES.items()}
-    return {side: found[0] for side, found in matches.items() if found}
 
 
 def _collection(folder: Path) -> Path:
@@ -179,29 +182,73 @@ def _clips_in(path: Path, name: str, prefix: str) -> list[Clip]:
         prefix: What stands before the names of clips in it.
     """
     entries = [path] if path.is_file() else _visible(path)
-    images = tuple(entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file())
+    images = tuple(entry for entry in entries if entry.suffix.lower() in SUFFIXES and entry.is_file())
     files = {entry for entry in entries if _is_video(entry) and entry.is_file()}
     with suppress(InputError):  # a damaged image is named when it is decoded
         if images and not files and page_count(images[0]) > 1:  # each image is a clip
             files = {*images}
+    for pair in [] if path.is_file() else _pairs([entry for entry in entries if entry in files]):
+        raise InputError(f"{path} holds {pair}, two files for one clip. Move one of each pair away")
     clips: list[Clip] = []
+    names = {_words(entry.name) for entry in entries}
     empty = None
     for entry in entries:
         if entry in files:
-            clips.append(Clip(prefix + entry.stem, (entry,)))
-        elif entry.is_dir() and not entry.name.endswith("_gt") and not path.resolve().is_relative_to(entry.resolve()):
-            inner = _clips_in(entry, prefix + entry.name, f"{prefix}{entry.name}/")
+            clips.append(Clip(prefix + shown(entry.stem), (entry,)))
+        elif entry.is_dir() and not _holds_masks(entry, names) and not path.resolve().is_relative_to(entry.resolve()):
+            inner = _clips_in(entry, prefix + shown(entry.name), f"{prefix}{shown(entry.name)}/")
             empty = empty if inner else entry
             clips += inner
     frames = {clip.files[0].parent.parent for clip in clips if not _is_video(clip.files[0])}
     if empty and path in frames and not any(_is_video(clip.files[0]) for clip in clips):
+        raise InputError(f"clip {empty} holds no frames; expected images. Fill the folder or move it away")
+    if images and not files and frames:
         raise InputError(
-            f"clip {empty} holds no frames; expected images ({', '.join(sorted(IMAGE_SUFFIXES))}). Fill the folder or "
-            "move it away"
+            f"{path} holds both images ({images[0].name}) and folders of images ({clips[0].files[0].parent.name}); "
+            "expected either. Move one kind away"
         )
-    if images and not files and not path.is_file() and not frames:
+    if images and not files and not path.is_file():
+        _check_frames(path, images)
         clips.append(Clip(name, images))
     return clips
+
+
+def _check_frames(folder: Path, images: Sequence[Path]) -> None:
+    """Refuse images of several formats, and pairs of which one is a copy or a mask of the other."""
+    formats = Counter(Image.registered_extensions()[image.suffix.lower()] for image in images)
+    for pair in _pairs(images):
+        raise InputError(f"clip {folder} holds {pair}, two images for one frame. Keep one of each pair")
+    if len(formats) > 1:
+        found = " and ".join(f"{count} {name}" for name, count in formats.most_common())
+        raise InputError(f"clip {folder} holds {found} images; expected one format. Keep one, and move the others away")
+
+
+def _pairs(files: Sequence[Path]) -> Iterator[str]:
+    """Files of one name: with two suffixes, or one with letters behind it, as "000_mask.png" beside "000.jpg"."""
+    by_name: dict[str, Path] = {}
+    for file in files:
+        if file.stem in by_name:
+            yield f"{by_name[file.stem].name} and {file.name}"
+        by_name[file.stem] = file
+    for name, file in by_name.items():
+        before = re.sub(r"[^\w\d]*[^\W\d]+\W*$", "", name)
+        if before != name and before in by_name:
+            yield f"{by_name[before].name} and {file.name}"
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[\W_]+", " ", name.casefold()).strip()
+
+
+def _holds_masks(folder: Path, names: Collection[str]) -> bool:
+    """Whether a folder's name says that it holds masks: of all clips, or of another one in the same place.
+
+    Args:
+        folder: The folder.
+        names: The names in its place, as `_words` gives them.
+    """
+    match = re.fullmatch(rf"(?:(.+) )?(?:{_MASKS})", _words(folder.name))
+    return match is not None and (match[1] is None or match[1] in names)
 
 
 def _check_one_set(folder: Path, clips: list[Clip], unlisted: bool) -> None:
@@ -209,15 +256,14 @@ def _check_one_set(folder: Path, clips: list[Clip], unlisted: bool) -> None:
     if folder.is_file() and not clips:
         suffixes = ", ".join(sorted(VIDEO_SUFFIXES))
         raise InputError(
-            f"{folder} is not a video; expected a folder of clips, {suffixes}, or a TIFF or PNG with several pages"
+            f"{folder} is not a video; expected a folder of clips, {suffixes}, or an image with several pages"
         )
     if not clips:
         problem = "holds no clips of a known layout" if _visible(folder) else "is an empty folder"
         raise InputError(f"{folder} {problem}. Known layouts:\n{LAYOUTS}")
     inside = [file.relative_to(folder) for clip in clips for file in clip.files[:1]]
-    named = {name for names in SIDES.values() for name in names}
     # A list names clips, and one of DAVIS' is called train.
-    above = [place for file in inside if unlisted for place in file.parents if place.name.lower() in named]
+    above = [place for file in inside if unlisted for place in file.parents if side_of(place.name)]
     if sets := dict.fromkeys(str(folder / place.parent) for place in above):
         # The training and test clips of a data set must not be mixed.
         raise InputError(f"{folder} is not one data set; choose one in it: {', '.join(sets)}")
