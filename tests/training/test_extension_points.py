@@ -6,6 +6,7 @@ public method is called, or refused when a trainer is made.
 
 import ast
 import json
+import math
 import runpy
 import sys
 from difflib import unified_diff
@@ -22,6 +23,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -34,6 +36,7 @@ from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training import hf_hooks
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support import tagging
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import samples
 from tests.support.ranks import fitted, points
@@ -362,6 +365,31 @@ def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
 
 
 # --- predictions and metrics
+
+
+@pytest.mark.parametrize(
+    ("head", "size", "given"),
+    [("tokens", 1, {}), ("tokens", 5, {}), ("answer", 5, {}), ("tokens", 5, {"include_for_metrics": ["loss"]})],
+)
+def test_predict_has_the_loss_of_evaluate_whatever_the_batch_size(tmp_path, head, size, given):
+    """Of texts with unlike numbers of targets, of which some have none; and evaluate times itself as Trainer does."""
+    data = tagging.texts(head)
+    for row in data[3:5] if head == "tokens" else ():
+        row["labels"] = [-100] * len(row["labels"])
+    found = {}
+    for kind in (Trainer, DescentTrainer):
+        args = TrainingArguments(str(tmp_path), **QUIET, per_device_eval_batch_size=size, **given)
+        collate = DataCollatorForTokenClassification(learn_tokenizer(["a text"]))
+        labels = 3 if head == "tokens" else 2
+        model = network("bert", labels=labels, auto=tagging.HEADS[head], initializer_range=0.5)
+        one = kind(model, args, eval_dataset=data, data_collator=collate)
+        found[kind] = one.evaluate(), one.predict(data).metrics
+    ours, predicted = found[DescentTrainer]
+    assert predicted["test_loss"] == pytest.approx(ours["eval_loss"], rel=1e-5)
+    theirs, timed = ({name for name in each[0] if "second" in name} for each in found.values())
+    assert theirs == timed == {"eval_samples_per_second", "eval_steps_per_second"}
+    rate = ours["eval_samples_per_second"] / ours["eval_steps_per_second"]
+    assert rate == pytest.approx(len(data) / math.ceil(len(data) / size), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import EvalPrediction, TrainingArguments
 from transformers.trainer_pt_utils import EvalLoopContainer
-from transformers.trainer_utils import IntervalStrategy, denumpify_detensorize, has_length, speed_metrics
+from transformers.trainer_utils import (
+    EvalLoopOutput,
+    IntervalStrategy,
+    denumpify_detensorize,
+    has_length,
+    speed_metrics,
+)
 from transformers.utils import is_datasets_available
 
 from descend.core import DescentProblem
@@ -198,6 +204,7 @@ class Measuring(TrainerHooks):
                 predictions = Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
             loader = self._evaluation_loader(dataset, name if is_own else "")
             self.callback_handler.eval_dataloader = loader
+            self._samples = 0
             layers = self._measure(loader, predictions, calls_back=True)
             model = self.objective.model
             divisor = 1.0
@@ -210,9 +217,8 @@ class Measuring(TrainerHooks):
             # Ranks may differ by rounding: all use the main process's numbers.
             held, named = self._broadcast((held, self._named_metrics(layers, held, prefix, predictions)))
             verdicts.append(held)
-            named |= speed_metrics(
-                prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
-            )
+            batches = math.ceil(self._samples / self.args.eval_batch_size)  # as Transformers counts them
+            named |= speed_metrics(prefix, began, num_samples=self._samples, num_steps=batches)
             self.log(named)
             metrics |= named
             losses.append(named[f"{prefix}_loss"])
@@ -306,6 +312,7 @@ class Measuring(TrainerHooks):
             if predictions is not None and not self._calibrates:
                 whole = self._of_causal(batch) if prediction is None else prediction
                 predictions.add(whole, self._labels(batch), losses)
+            self._samples += len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
             if calls_back:
                 self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
@@ -399,6 +406,19 @@ class Measuring(TrainerHooks):
         batches = self._batches(collate)
         return self._gathered(lambda: embedding_std(self.objective.model, self.objective.task, dataset, batches))
 
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """As in Transformers, for `predict`, whose loss is the sum over all targets by their number.
+
+        Transformers takes a mean of batch means, which depends on the batch size where samples have unlike numbers of
+        targets, and is NaN if a batch has none.
+        """
+        self._losses: list[tuple[float, int]] = []
+        output = super().evaluation_loop(*args, **kwargs)
+        count = sum(targets for _, targets in self._losses)
+        if count and output.metrics is not None:
+            output.metrics[f"{kwargs['metric_key_prefix']}_loss"] = sum(loss for loss, _ in self._losses) / count
+        return output
+
     def prediction_step(
         self,
         model: nn.Module,
@@ -424,7 +444,12 @@ class Measuring(TrainerHooks):
             return None, None if prediction_loss_only else prediction, None
         places = task.inputs(batch).get("places") if causal else None
         read = prediction if places is None else prediction.flatten(0, 1)[places]
-        loss = task.losses(read, target).mean()
+        losses, owners = task.losses(read, target), task.owners(batch).cpu()
+        size = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
+        counts = owners.bincount(minlength=size)  # of each sample: several processes may read one twice
+        sums = torch.zeros(len(counts), dtype=torch.float64, device="cpu").index_add(0, owners, losses.cpu().double())
+        self._losses += self.gather_function(list(zip(sums.tolist(), counts.tolist(), strict=True)))
+        loss = losses.sum() / max(len(losses), 1)
         return (loss, None, None) if prediction_loss_only else (loss, prediction, self._labels(batch))
 
     def _of_causal(self, batch: dict[str, Any]) -> Tensor:
