@@ -452,6 +452,87 @@ def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(written) and ours.verdict is before
 
 
+def of_tags(given):
+    """As Transformers' guide to token classification has it: (B, T, C), and labels of -100."""
+    chosen, known = np.argmax(given.predictions, axis=2), given.label_ids != -100
+    return {"right": float((chosen == given.label_ids)[known].mean()), "count": int(known.sum())}
+
+
+def of_every_class(given):
+    """Like an area under a curve, it needs all classes, which no batch of two has."""
+    if len(set(given.label_ids.tolist())) < 3:
+        raise ValueError("only some classes present in y_true")
+    return {"share": 0.5}
+
+
+class Counted(TrainerCallback):
+    """The steps that were taken."""
+
+    steps = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps = state.global_step
+
+
+def tagged(**given):
+    """Arguments of a trainer that classifies tokens."""
+    return {
+        **{"model": network("bert", auto=tagging.HEADS["tokens"]), "task": None},
+        **{"train_dataset": tagging.texts("tokens"), "eval_dataset": tagging.texts("tokens", 7)},
+        "data_collator": DataCollatorForTokenClassification(learn_tokenizer(["a text"])),
+        **given,
+    }
+
+
+def test_compute_metrics_is_called_before_the_first_step(tmp_path):
+    """What it can't take is refused then; a score that needs the whole set is not."""
+    args = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 2, "per_device_eval_batch_size": 2}
+    given = tagged(compute_metrics=of_tags)
+    ours = fitted(points(tmp_path, given=given, **args))
+    del given["task"], given["model"]
+    found, expected = ours.evaluate(), Trainer(ours.model, ours.args, **given).evaluate()
+    assert [found[name] == expected[name] for name in ("eval_right", "eval_count")] == [True, True]
+    fitted(points(tmp_path, given={"compute_metrics": of_every_class}, **args))
+    for metrics, chosen, words in (
+        (of_tags, None, r"compute_metrics fails on the evaluation data, before the first step: \w*Error: axis 2"),
+        (of_every_class, "f1", "metric_for_best_model must be one of .*share.*; got 'f1'"),
+    ):
+        counted = Counted()
+        one = points(
+            tmp_path, given={"compute_metrics": metrics, "callbacks": [counted]}, metric_for_best_model=chosen, **args
+        )
+        with pytest.raises(InputError, match=words):
+            one.train()
+        assert counted.steps == 0
+
+
+def test_texts_whose_labels_are_all_ignored_are_refused_before_training(tmp_path):
+    data = tagging.texts("tokens", 8)
+    for row in data:
+        row["labels"] = [-100] * len(row["labels"])
+    with pytest.raises(InputError, match="no token of the evaluation data has a label: all are -100"):
+        points(tmp_path, given=tagged(eval_dataset=data))
+    with pytest.raises(InputError, match="no token of the training data has a label"):
+        points(tmp_path, given=tagged(train_dataset=data, eval_dataset=None))
+
+
+def test_answers_that_max_length_cuts_off_are_counted(tmp_path, tokenizer, caplog):
+    long, short = "the film was good " * 8, "good"
+    rows = [{"prompt": long if place % 3 else short, "completion": " good film"} for place in range(12)]
+    made = partial(DescentSFTTrainer, causal(vocab_size=len(tokenizer)), processing_class=tokenizer)
+    args = DescentSFTConfig(str(tmp_path), **QUIET, bf16=False, max_length=10, completion_only_loss=True)
+    made(args, train_dataset=Dataset.from_list(rows), eval_dataset={"a": Dataset.from_list(rows[:6])})
+    told = [record.getMessage() for record in caplog.records if record.name == "descend.training.sft"]
+    assert [each.split("answer off in ")[1] for each in told] == [
+        "8 of 12 rows of the training data: left out.",
+        "4 of 6 rows of the a evaluation data: left out.",
+    ]
+    with pytest.raises(
+        InputError, match="max_length = 10 cuts the whole answer off in all 8 rows of the training data"
+    ):
+        made(args, train_dataset=Dataset.from_list([row for row in rows if row["prompt"] == long]))
+
+
 def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_path, tokenizer):
     """What compute_metrics returns is known when it was called: in a warm-up, too."""
     args = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, "dual_warmup_steps": 1}

@@ -104,7 +104,13 @@ def made(folder, kind, family, tokenizer, *, plain=False, adapters=None, noise=N
 
 @pytest.mark.parametrize(
     ("kind", "family"),
-    [("text", "albert"), ("tokens", "distilbert"), ("answer", "modernbert"), ("language", "llama"), ("image", "dinov2")],
+    [
+        ("text", "albert"),
+        ("tokens", "distilbert"),
+        ("answer", "modernbert"),
+        ("language", "llama"),
+        ("image", "dinov2"),
+    ],
 )
 def test_a_model_set_to_return_tuples_trains_as_one_that_returns_its_outputs_by_name(kind, family, tmp_path, tokenizer):
     losses = []
