@@ -506,16 +506,6 @@ def test_compute_metrics_is_called_before_the_first_step(tmp_path):
         assert counted.steps == 0
 
 
-def test_texts_whose_labels_are_all_ignored_are_refused_before_training(tmp_path):
-    data = tagging.texts("tokens", 8)
-    for row in data:
-        row["labels"] = [-100] * len(row["labels"])
-    with pytest.raises(InputError, match="no token of the evaluation data has a label: all are -100"):
-        points(tmp_path, given=tagged(eval_dataset=data))
-    with pytest.raises(InputError, match="no token of the training data has a label"):
-        points(tmp_path, given=tagged(train_dataset=data, eval_dataset=None))
-
-
 def test_answers_that_max_length_cuts_off_are_counted(tmp_path, tokenizer, caplog):
     long, short = "the film was good " * 8, "good"
     rows = [{"prompt": long if place % 3 else short, "completion": " good film"} for place in range(12)]

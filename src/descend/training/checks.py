@@ -1,55 +1,20 @@
-"""What a trainer looks at once, before or in its first step: targets, metrics, and heads that do not learn."""
+"""What a trainer looks at once, before or in its first step: metrics, and heads that do not learn."""
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
 
 from descend.errors import InputError, reason
-from descend.models import HookedModel, LayeredCausalLM, LayeredModel, LibraryModel
-from descend.tasks.text import NextToken, TokenClassification
+from descend.models import HookedModel, LayeredCausalLM, LayeredModel, LibraryModel, evaluating
 from descend.tasks.text.classification import IGNORED
-from descend.tasks.text.tokens import stored
-from descend.training.hf_hooks import overriding
 from descend.training.measuring import Measuring, Predictions
 
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 4
 """Parameters that one line names."""
-
-
-def refuse_no_targets(trainer: Measuring) -> None:
-    """Raise an error for texts whose tokens have no label at all, as where every answer was cut off.
-
-    In data that are not made when they are fetched; in these a label may come later.
-
-    Args:
-        trainer: A trainer with its data.
-
-    Raises:
-        InputError: If the training data or an evaluation set have none.
-    """
-    task = trainer.objective.task
-    if not isinstance(task, NextToken | TokenClassification):
-        return
-    known: dict[str, Any] = (
-        {} if overriding(type(trainer), "get_train_dataloader") else {"training": trainer.train_dataset}
-    )
-    if not overriding(type(trainer), "get_eval_dataloader"):
-        evaluated = trainer.evaluated(trainer.eval_dataset)
-        known |= {f"{name} evaluation".lstrip(): data for name, data in evaluated.items()}
-    for name, data in known.items():
-        if not (isinstance(data, list) or stored(data)) or not len(data):
-            continue
-        loader = trainer.batches().loader(trainer.evaluation_columns(data) if stored(data) else data)
-        if not any(len(task.target(batch)) for batch in loader):  # mostly the first batch has some
-            raise InputError(
-                f"no token of the {name} data has a label: all are {IGNORED}, which stands for none. Where texts were "
-                "cut, keep more tokens of each (max_length); otherwise correct the labels."
-            )
 
 
 def try_metrics(trainer: Measuring) -> None:
@@ -66,7 +31,8 @@ def try_metrics(trainer: Measuring) -> None:
     if trainer.compute_metrics is None or not trainer.evaluates:
         return
     for name, data in (trainer.evaluated(trainer.eval_dataset) or {"": None}).items():
-        with torch.random.fork_rng(devices=[]):  # a loader of the user's may draw from the global generator
+        # A loader of the user's may draw from the global generator.
+        with torch.random.fork_rng(devices=[]), evaluating(trainer.objective):
             fault = _fault_of_metrics(trainer, trainer.evaluation_loader(data, name))
         if isinstance(fault, InputError):
             raise fault

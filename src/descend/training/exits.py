@@ -78,7 +78,7 @@ class OwnExits(Measuring):
         known = has_length(data) and hasattr(data, "__getitem__")
         if data is not None and known and not overriding(type(self), "get_train_dataloader"):
             some: Any = Subset(data, range(min(START_ROWS, len(data))))  # type: ignore[arg-type]
-            fit_exits(model, self.objective.task, some, some, replace(self.batches(), device=where.pop()))
+            fit_exits(model, self.objective.task, some, some, replace(self._batches(), device=where.pop()))
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Transformers' optimizer; the head and own exits learn at ``head_lr_ratio`` times the model's rate."""

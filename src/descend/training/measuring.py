@@ -291,9 +291,9 @@ class Measuring(TrainerHooks):
             return self.get_eval_dataloader(name or dataset)
         if is_datasets_available() and isinstance(dataset, datasets.Dataset):
             dataset = self.evaluation_columns(dataset)
-        return self.batches().loader(dataset)
+        return self._batches().loader(dataset)
 
-    def batches(self, collate: Callable[[list[Any]], Any] | None = None) -> Batches:
+    def _batches(self, collate: Callable[[list[Any]], Any] | None = None) -> Batches:
         """How samples become batches of an evaluation; by default by `evaluation_collator`."""
         return Batches(self.args.eval_batch_size, self.args.device, collate or self.evaluation_collator())
 
@@ -404,7 +404,7 @@ class Measuring(TrainerHooks):
         return self._sigma(dataset, loader.collate_fn) if sigma is None else sigma
 
     def _sigma(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> float:
-        batches = self.batches(collate)
+        batches = self._batches(collate)
         return self._gathered(lambda: embedding_std(self.objective.model, self.objective.task, dataset, batches))
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:

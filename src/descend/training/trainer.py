@@ -29,7 +29,6 @@ from descend.training.checkpoints import (
     step_of,
     unusable,
 )
-from descend.training.checks import refuse_no_targets
 from descend.training.config import DescentArguments, DescentConfig
 from descend.training.hf_hooks import overriding, refuse_arguments
 from descend.training.methods import CLASSES
@@ -80,7 +79,6 @@ class DescentMixin(Stepping):
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
         self.check_selection()
-        refuse_no_targets(self)
         self.check_optimizer()
         if self._exits_are_new:
             self.fit_exits()
