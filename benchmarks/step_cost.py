@@ -189,7 +189,7 @@ def steps(
             objective.compile()
         optimizer = case.optimizer(objective.parameters(), 1e-4)
         # Raise all multipliers so far that none returns to 0 within the benchmark.
-        dual = PrimalDual(DescentProblem(depth, 0.99, stop_gradient=True), lr=1e-3)
+        dual = PrimalDual(DescentProblem(depth, 0.99, stop_gradient=True), lr=1e-3, optimizer="adam")
         dual.observe(torch.ones(depth + 1))
         dual.step()
 

@@ -206,7 +206,9 @@ class Cell:
             [*complete, "--noise", f"{level:g}", "--out", f"{run}/answers-{level:g}.json"]
             for level in (dict.fromkeys((0.0, self.gamma)) if self.complete else ())
         ]
-        return [train, *answers, ["evaluate", run, *placed(options(self.evaluate), places), "--quiet"]]
+        # Arms that trained at more noise are compared on validation data at every level.
+        every = [] if self.evaluate.get("split") == "validation" else ["--validation-noise", "all"]
+        return [train, *answers, ["evaluate", run, *placed(options(self.evaluate), places), *every, "--quiet"]]
 
     def paths(self) -> list[str]:
         """The paths that it reads, with their placeholders."""

@@ -11,6 +11,7 @@ import torch
 
 from descend import UT, DescentDenoiser, InputError, UTConfig
 from descend.harness.model import PrefixDraws
+from descend.models import LayeredImageClassifier
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
 from descend.noise_scale import noise_std
 from descend.privacy import guarantee
@@ -22,7 +23,7 @@ from descend.tiles import TargetSample
 from descend.training.hf_hooks import LengthGrouped
 from descend.training.preset import paper
 from reproduction.theory import distance as noise_distance
-from tests.support.networks import embedded, network
+from tests.support.networks import embedded, image_network, network
 from tests.support.ranks import classifier
 from tests.support.sources import write_frames
 
@@ -107,6 +108,41 @@ def test_a_noise_of_the_users_own_keeps_its_parameters_and_has_its_own_draws(ind
             assert added[keep].mean().item() == pytest.approx(share * std, rel=0.05)
         # One draw of each sample, which sees no padding, serves all levels.
         assert noise.drawn == ([2, 2] if indices is None else [300, 100])
+
+
+ROWS, IDS, IMAGES = torch.zeros(2, 6, 4), torch.arange(12).view(2, 6), image_network()
+KINDS = (GaussianNoise, UniformNoise, LaplaceNoise, TokenDropout)
+
+
+def of_prefixes(noise) -> torch.Tensor:
+    draws = PrefixDraws()
+    draws.follow(IDS)
+    return noise(ROWS, indices=draws)
+
+
+DRAWS = {
+    **{f"{kind.__name__} of a batch": lambda kind=kind: kind(0.5, 1.0)(ROWS) for kind in KINDS},
+    **{f"{kind.__name__} of samples": lambda kind=kind: kind(0.5, 1.0)(ROWS, indices=[3, 5]) for kind in KINDS},
+    **{f"{kind.__name__} of prefixes": lambda kind=kind: of_prefixes(kind(0.5, 1.0)) for kind in KINDS[:3]},
+    "targets": lambda: TargetSample(0.5)(40, torch.device("cpu")),
+    "made-up frames": UT(UTConfig(depth=1)).probe_inputs,
+    "made-up images": lambda: LayeredImageClassifier(IMAGES).probe_inputs()["pixel_values"],
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_draws_do_not_depend_on_the_default_dtype_or_device(draw):
+    """The meta device, which does not mix with the CPU either, stands in for a GPU."""
+    usual = DRAWS[draw]()
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            found = DRAWS[draw]()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert torch.equal(found, usual), dtype
+    with torch.device("meta"):
+        assert torch.equal(DRAWS[draw](), usual)
 
 
 @pytest.mark.parametrize("noise_is", ["std", "variance"])

@@ -57,7 +57,7 @@ class SampleDraws:
         """
         key = noise.origin, noise.seed, clean.shape, clean.device
         if key not in self._batches:
-            like = torch.empty(()).expand(clean.shape)  # x's shape on the CPU, without memory for it
+            like = torch.empty((), dtype=torch.float32, device="cpu").expand(clean.shape)  # no memory for its shape
             places = None if keep is None else keep.cpu()
             rows = []
             for row, index in enumerate(self.indices):
@@ -119,7 +119,11 @@ class Noise:
         return noise_std(self.level, sigma, self.noise_is)
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """A draw for x of the shape, type and device of ``like``."""
+        """A draw for x of the shape, type and device of ``like``.
+
+        ``like`` is x itself in training. In evaluation it is a single-precision tensor on the CPU, whatever the type
+        and device of x and torch's defaults are.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define draw, which training and evaluation call.")
 
     def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
@@ -254,7 +258,7 @@ class TokenDropout(Noise):
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """A uniform number from 0 to 1 for each token."""
-        return torch.rand(like.shape[:-1], generator=generator, device=like.device)
+        return torch.rand(like.shape[:-1], generator=generator, device=like.device, dtype=torch.float32)
 
     def applied(self, clean: Tensor, drawn: Tensor, std: Tensor | float) -> Tensor:
         """x with some tokens at 0."""

@@ -50,7 +50,7 @@ METHODS: dict[str, set[str]] = {
 
 
 WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
-WITH_ALPHA = {"dual_optimizer": "adam", "dual_warmup_steps": 0.1, "resilience": 0.05}
+WITH_ALPHA = {"dual_optimizer": "sgd", "dual_warmup_steps": 0.1, "resilience": 0.05}
 """What settings that are None stand for, see `descend.training.config.DescentArguments.resolved`."""
 
 
@@ -152,7 +152,8 @@ class DescentSettings:
         alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
             One number, or one per layer.
         alpha_decay: q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α is one number then.
-        cap: With α, the bound on the loss of exit ``cap_layer``; None for no bound.
+        cap: With α, the bound on the loss of exit ``cap_layer``; None for no bound. Without ``stop_gradient`` it is
+            needed: layers before the last are paid for a higher loss, and the cap bounds the first one.
         cap_layer: The exit that the cap bounds; None for the one where the chain starts.
         first_layer: Where the chain starts: 0 for the embedded input, 1 for the first block's output. None for 0, and
             without α for 1 with UT, whose exit 0 is the noisy input itself.
@@ -160,8 +161,9 @@ class DescentSettings:
         stop_gradient: Whether no gradient flows through a constraint's right-hand side. Then no layer is rewarded for
             a higher loss.
         dual_lr: Learning rate of the multipliers, η_λ; None for 0.03, or with ``price`` for 500 over a run.
-        dual_optimizer: How multipliers ascend: ``sgd``, ``adam``, ``nupi`` or ``price``; None for ``price``, or
-            ``adam`` with α.
+        dual_optimizer: How multipliers ascend: ``sgd``, ``adam``, ``nupi`` or ``price``; None for ``price``, or with α
+            for ``sgd``, the projected ascent of Algorithm 1. A step of ``adam`` is about its rate whatever the
+            violation is, so that λ cycles at 0.03.
         dual_optim_args: Further arguments of the dual optimizer, a JSON object.
         dual_every: The number of primal steps to a dual step, or ``"epoch"`` for one per epoch.
         dual_warmup_steps: Steps of plain ERM before the multipliers move; below 1, that share of all steps. None for 0,

@@ -213,7 +213,7 @@ class TargetSample(Draws):
 
     def __call__(self, count: int, device: torch.device) -> Tensor:
         """The indices of the sampled targets among ``count``, in ascending order, (⌈p count⌉,)."""
-        drawn = torch.randperm(count, generator=self.generator())[: math.ceil(self.share * count)]
+        drawn = torch.randperm(count, generator=self.generator(), device="cpu")[: math.ceil(self.share * count)]
         return drawn.sort().values.to(device)
 
 

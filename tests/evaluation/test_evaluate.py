@@ -67,6 +67,31 @@ def test_no_layer_is_chosen_on_the_samples_that_test_it(runs, tmp_path, monkeypa
     assert (tmp_path / "records.jsonl").read_text() == (ours.args.folder / "records.jsonl").read_text()
 
 
+def test_validation_data_are_read_without_noise_and_at_the_training_level_or_where_asked(tmp_path):
+    """And a baseline that was not read at the run's level says so before anything is measured."""
+    made = {name: trainer(tmp_path / name, given={"noise": noise}) for name, noise in (("plain", None), ("noisy", 0.5))}
+    given = {"noise": (0, 0.5, 1), "validation": samples(12, 1)}
+
+    def found(name, **more):
+        return descend.evaluate(made[name], samples(24, 2), **given, **more)
+
+    for asked, levels in ((None, [0, 0.5]), ([2], [0, 0.5, 2]), ("all", [0, 0.5, 1])):
+        assert [*found("noisy", validation_noise=asked).validation.layer_metrics] == levels
+    whole = found("noisy", validation_noise="all")
+    assert whole.validation.layer_metrics[0.5] == whole.validation.metric
+    plain = tmp_path / "plain"
+    found("plain")
+    before = (tmp_path / "noisy" / "summary.json").read_bytes()
+    with pytest.raises(InputError, match=r"plain was not evaluated at γ = 0\.5 on .* --validation-noise 0\.5"):
+        found("noisy", baseline=plain)
+    assert (tmp_path / "noisy" / "summary.json").read_bytes() == before
+    found("plain", validation_noise=[0.5])
+    assert found("noisy", baseline=plain).layers_needed.chosen
+    for wrong in ("every", [-1.0]):
+        with pytest.raises(InputError, match=r"'every'|-1"):
+            found("noisy", validation_noise=wrong)
+
+
 def test_a_model_without_its_trainer_is_measured_and_nothing_is_written_unasked(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = runs["erm"][0].objective.model.eval()

@@ -17,7 +17,7 @@ from descend import UT, DescentProblem, GaussianNoise, UTConfig
 from descend.evaluation.early import COST, REPEATS, WARM_UP, agreements, exits, latency
 from descend.evaluation.evaluate import EDGES, evaluate, ratios
 from descend.evaluation.evaluators import input_metrics, pictures
-from descend.evaluation.layers import LayerLosses, embedding_std, metric_value
+from descend.evaluation.layers import LayerLosses, embedding_std, measure, metric_value
 from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredCausalLM, LayeredClassifier
@@ -79,6 +79,25 @@ def test_measure_is_the_computation_by_hand(model, windows, training, size):
     assert found.descending_share == pytest.approx(np.mean(falls))
     assert found.groups.tolist() == [window["group"] for window in windows] and found.group_count > 1
     assert model.training is training
+
+
+def test_measure_does_not_depend_on_the_default_dtype_or_device():
+    """The meta device stands in for a GPU."""
+    model, task, noise = own.layers(), own.Classes(), GaussianNoise(0.8, SIGMA, 7)
+    batches = [default_data_collator(own.samples(4, seed)) for seed in range(3)]
+
+    def found() -> list[float]:
+        (layers,) = measure(model, task, batches, [noise])
+        return [*layers.losses.mean(0).tolist(), *ratios(layers).histogram.counts[0]]
+
+    usual = found()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert found() == usual
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        assert found() == usual
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """How many layers suffice: intervals by hand, the share of wrong answers, and a run against a baseline."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from descend import InputError
 from descend.evaluation.layers import Batches, survey
-from descend.evaluation.needed import Against, Evaluated, held_to_plain, layers_needed
+from descend.evaluation.needed import Against, Evaluated, held, held_to_plain, layers_needed
 from descend.results import KEPT_WITHIN, Choice, Groups, LayerGroups, LayersNeeded, Summary, Validation
 from descend.tasks.text import Classification
 
@@ -203,8 +205,7 @@ def test_a_baseline_must_be_of_the_same_samples_noise_and_data(theirs, data, wor
     [
         (1.0, {}, [1, 1, 1]),
         (0.0, {}, [None] * 3),  # the clean baseline is better there: no layer of the run would be within
-        (1.0, {"layer_metrics": {0.0: [1.0] * 3}}, []),  # at other levels, on other samples: K is not chosen
-        (1.0, {"samples": 8}, []),
+        (1.0, {"samples": 8}, []),  # on other samples: K is not chosen
         (1.0, {"fingerprint": "b"}, []),
     ],
 )
@@ -212,6 +213,18 @@ def test_a_layer_is_chosen_against_a_baseline_at_the_same_noise_and_on_the_same_
     validation = Validation(samples=9, metric=[2.0, 1.0, 1.0], fingerprint="a")
     needed, _ = layers_needed(OURS, plain(OURS, **changes), **GIVEN | {"noise": noise}, validation=validation)
     assert [choice and choice.layer for choice in needed.chosen.values()] == layers
+
+
+def test_a_baseline_that_lacks_the_level_where_a_layer_is_chosen_says_how_to_read_it():
+    ours, lacks = evaluated("ours", "linear", FULL[None] * [[2], [1]]), {"layer_metrics": {0.0: [2.0, 1.0]}}
+    summary = ours.summary
+    validation = summary.validation.model_copy(update=lacks)
+    bare = replace(ours, name="a plain", summary=summary.model_copy(update={"method": "erm", "validation": validation}))
+    command = "type: descend evaluate 'a plain' --noise 0,1 --validation-noise 1"
+    with pytest.raises(InputError, match=command):
+        held(ours, bare)
+    found = held_to_plain([ours, bare])[0]
+    assert found.layers_needed.baseline is None and command in found.layers_needed.why
 
 
 def test_the_fingerprint_is_of_inputs_and_targets_and_not_of_batches_or_padding():

@@ -43,6 +43,13 @@ def test_a_name_follows_from_the_commands_but_not_from_the_machine():
     assert one != other and json.dumps(one).replace("/here", "/there") == json.dumps(other)
 
 
+def test_test_runs_are_read_on_validation_data_at_every_level_and_trials_on_nothing_else():
+    for cell in cells(SMALL, choices(SMALL)):
+        words = cell.commands(Path("run"), {})[-1]
+        assert ("--validation-noise all" in " ".join(words)) == (cell.panel != SEARCH)
+        assert ("--split validation" in " ".join(words)) == (cell.panel == SEARCH)
+
+
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_arms_of_a_setting_differ_only_in_what_an_arm_is(scale):
     settings = defaultdict(list)

@@ -207,6 +207,7 @@ def test_what_is_pushed_has_our_card(make, library, tmp_path, monkeypatch):
     assert pushed == [str(tmp_path / "out")] and (loaded.data.license, loaded.data.model_name) == ("mit", "it")
     assert (loaded.data.library_name, loaded.data.tags) == (library, ["descend", "mine"])
     assert verdict_sentence(trainer.verdict, "the evaluation data") in loaded.text
+    assert str(trainer.verdict) == verdict_sentence(trainer.verdict, "the evaluation data")
     assert "noise γ = 0.15, where γσ_x is the variance, on the input embedding" in loaded.text
     descend.evaluate(trainer, data)
     assert ModelCard.load(file).data.eval_results

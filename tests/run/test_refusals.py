@@ -178,6 +178,7 @@ OTHERS = [
     ("evaluate NOWHERE", "NOWHERE/config.json must be a file; it is not there"),
     ("evaluate FILE", "FILE/config.json must be a file; it is not there"),
     ("evaluate RUN --nois 1", "no setting --nois (did you mean --noise?)"),
+    ("evaluate RUN --split train --validation-noise all", "--validation-noise goes with the run's own test data"),
     ("evaluate RUN --noise loud", "0,0.1,0.2 or start:stop:step as 0:2:0.25; got 'loud'"),
     ("evaluate RUN --noise 0:1", "start:stop:step"),
     ("evaluate RUN --noise 0:1:0", "start:stop:step"),

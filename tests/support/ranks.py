@@ -361,6 +361,13 @@ def unsaved(folder: Path) -> list:
     return errors
 
 
+def predicted(folder: Path, name: str) -> dict:
+    """The losses of `evaluate` and of `predict`, whose processes share the samples and read some of them twice."""
+    trainer = MADE[name](folder, per_device_eval_batch_size=3, dual_warmup_steps=0.0)
+    data = trainer.train_dataset
+    return {"evaluate": trainer.evaluate(data)["eval_loss"], "predict": trainer.predict(data).metrics["test_loss"]}
+
+
 def traffic(folder: Path) -> dict:
     """Bytes of every collective that Python calls in three steps of plain DDP, whose gradients go another way."""
     seen: Counter = Counter()
@@ -456,6 +463,8 @@ WORK = {
     "lowered by 3": partial(lowered, by=3.0),
     "undecided": undecided,
     "unsaved": unsaved,
+    "predicted": partial(predicted, name="language"),
+    "predicted classes": partial(predicted, name="classifier"),
     "traffic": traffic,
     "halved": halved,
     "torn": torn,

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from unittest import mock
@@ -153,6 +154,30 @@ def test_a_setting_that_cant_be_is_refused_when_it_is_given(tmp_path, given, wor
         with pytest.raises(InputError, match=words) as error:
             door()
         assert "\n" not in str(error.value)
+
+
+def test_alpha_alone_is_projected_ascent_without_a_reward_for_a_worse_layer(tmp_path):
+    args = DescentConfig(str(tmp_path), alpha=0.1)
+    found = [args.resolved(name) for name in ("dual_optimizer", "dual_lr", "resilience")]
+    assert found == ["sgd", 0.03, 0.05] and args.stop_gradient and args.resolved("dual_warmup_steps") == 0.1
+    assert DescentConfig.paper("video-ut", str(tmp_path)).dual_optimizer == "adam"  # as the paper prints
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"alpha": 0.1, "stop_gradient": False}, True),
+        ({"alpha": 0.1, "stop_gradient": False, "form": "ratio", "first_layer": 1}, True),
+        ({"alpha": 0.1, "stop_gradient": False, "cap": 3.0}, False),
+        ({"alpha": 0.1}, False),
+        ({"stop_gradient": False}, False),  # our own bounds give no layer a negative weight
+        ({"alpha": 0.1, "stop_gradient": False, "method": "erm"}, False),
+    ],
+)
+def test_alpha_through_both_sides_without_a_cap_is_told_at_the_start(tmp_path, caplog, given, told):
+    ranks.points(tmp_path, **given)
+    words = f"without a cap pays each layer but the last .* layer {given.get('first_layer', 0)}\\."
+    assert [bool(re.search(words, record.getMessage())) for record in caplog.records] == [True] * told
 
 
 def test_alpha_may_decay_and_the_depth_of_the_model_is_known_late(tmp_path):

@@ -152,6 +152,12 @@ def test_a_disk_that_fails_one_process_is_told_by_both(two):
     assert none == "" and "checkpoint-2" in whole and damage(checkpoint) is None
 
 
+@pytest.mark.parametrize(("work", "name"), [("predicted", "language"), ("predicted classes", "classifier")])
+def test_predict_has_the_loss_of_evaluate_on_one_process_and_on_two(two, tmp_path, work, name):
+    one, shared = ranks.predicted(tmp_path, name), two[0][work]
+    assert [one["predict"], shared["evaluate"], shared["predict"]] == pytest.approx([one["evaluate"]] * 3, rel=1e-5)
+
+
 def test_a_step_adds_up_one_count_and_one_vector(two):
     """L+2 sums, a fingerprint and its square; before it the count of targets, after it whether anything went wrong."""
     depth = 3

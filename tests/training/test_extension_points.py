@@ -6,6 +6,7 @@ public method is called, or refused when a trainer is made.
 
 import ast
 import json
+import math
 import runpy
 import sys
 from difflib import unified_diff
@@ -22,6 +23,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -34,6 +36,7 @@ from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training import hf_hooks
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support import tagging
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import samples
 from tests.support.ranks import fitted, points
@@ -365,6 +368,31 @@ def test_trls_own_script(tmp_path, tokenizer, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("head", "size", "given"),
+    [("tokens", 1, {}), ("tokens", 5, {}), ("answer", 5, {}), ("tokens", 5, {"include_for_metrics": ["loss"]})],
+)
+def test_predict_has_the_loss_of_evaluate_whatever_the_batch_size(tmp_path, head, size, given):
+    """Of texts with unlike numbers of targets, of which some have none; and evaluate times itself as Trainer does."""
+    data = tagging.texts(head)
+    for row in data[3:5] if head == "tokens" else ():
+        row["labels"] = [-100] * len(row["labels"])
+    found = {}
+    for kind in (Trainer, DescentTrainer):
+        args = TrainingArguments(str(tmp_path), **QUIET, per_device_eval_batch_size=size, **given)
+        collate = DataCollatorForTokenClassification(learn_tokenizer(["a text"]))
+        labels = 3 if head == "tokens" else 2
+        model = network("bert", labels=labels, auto=tagging.HEADS[head], initializer_range=0.5)
+        one = kind(model, args, eval_dataset=data, data_collator=collate)
+        found[kind] = one.evaluate(), one.predict(data).metrics
+    ours, predicted = found[DescentTrainer]
+    assert predicted["test_loss"] == pytest.approx(ours["eval_loss"], rel=1e-5)
+    theirs, timed = ({name for name in each[0] if "second" in name} for each in found.values())
+    assert theirs == timed == {"eval_samples_per_second", "eval_steps_per_second"}
+    rate = ours["eval_samples_per_second"] / ours["eval_steps_per_second"]
+    assert rate == pytest.approx(len(data) / math.ceil(len(data) / size), rel=0.01)
+
+
+@pytest.mark.parametrize(
     ("made", "args", "given"),
     [
         (trainer, {}, {}),
@@ -422,6 +450,77 @@ def test_several_evaluation_sets_have_metrics_of_their_own(tmp_path, tokenizer):
     for given in (sets["one"], "one"):
         assert ours.evaluate(given)["eval_loss"] == pytest.approx(metrics["eval_one_loss"])
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(written) and ours.verdict is before
+
+
+def of_tags(given):
+    """As Transformers' guide to token classification has it: (B, T, C), and labels of -100."""
+    chosen, known = np.argmax(given.predictions, axis=2), given.label_ids != -100
+    return {"right": float((chosen == given.label_ids)[known].mean()), "count": int(known.sum())}
+
+
+def of_every_class(given):
+    """Like an area under a curve, it needs all classes, which no batch of two has."""
+    if len(set(given.label_ids.tolist())) < 3:
+        raise ValueError("only some classes present in y_true")
+    return {"share": 0.5}
+
+
+class Counted(TrainerCallback):
+    """The steps that were taken."""
+
+    steps = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps = state.global_step
+
+
+def tagged(**given):
+    """Arguments of a trainer that classifies tokens."""
+    return {
+        **{"model": network("bert", auto=tagging.HEADS["tokens"]), "task": None},
+        **{"train_dataset": tagging.texts("tokens"), "eval_dataset": tagging.texts("tokens", 7)},
+        "data_collator": DataCollatorForTokenClassification(learn_tokenizer(["a text"])),
+        **given,
+    }
+
+
+def test_compute_metrics_is_called_before_the_first_step(tmp_path):
+    """What it can't take is refused then; a score that needs the whole set is not."""
+    args = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 2, "per_device_eval_batch_size": 2}
+    given = tagged(compute_metrics=of_tags)
+    ours = fitted(points(tmp_path, given=given, **args))
+    del given["task"], given["model"]
+    found, expected = ours.evaluate(), Trainer(ours.model, ours.args, **given).evaluate()
+    assert [found[name] == expected[name] for name in ("eval_right", "eval_count")] == [True, True]
+    fitted(points(tmp_path, given={"compute_metrics": of_every_class}, **args))
+    for metrics, chosen, words in (
+        (of_tags, None, r"compute_metrics fails on the evaluation data, before the first step: \w*Error: axis 2"),
+        (of_every_class, "f1", "metric_for_best_model must be one of .*share.*; got 'f1'"),
+    ):
+        counted = Counted()
+        one = points(
+            tmp_path, given={"compute_metrics": metrics, "callbacks": [counted]}, metric_for_best_model=chosen, **args
+        )
+        with pytest.raises(InputError, match=words):
+            one.train()
+        assert counted.steps == 0
+
+
+def test_answers_that_max_length_cuts_off_are_counted(tmp_path, tokenizer, caplog):
+    long, short = "the film was good " * 8, "good"
+    rows = [{"prompt": long if place % 3 else short, "completion": " good film"} for place in range(12)]
+    made = partial(DescentSFTTrainer, causal(vocab_size=len(tokenizer)), processing_class=tokenizer)
+    args = DescentSFTConfig(str(tmp_path), **QUIET, bf16=False, max_length=10, completion_only_loss=True)
+    made(args, train_dataset=Dataset.from_list(rows), eval_dataset={"a": Dataset.from_list(rows[:6])})
+    told = [record.getMessage() for record in caplog.records if record.name == "descend.training.sft"]
+    assert [each.split("answer off in ")[1] for each in told] == [
+        "8 of 12 rows of the training data: left out.",
+        "4 of 6 rows of the a evaluation data: left out.",
+    ]
+    with pytest.raises(
+        InputError, match="max_length = 10 cuts the whole answer off in all 8 rows of the training data"
+    ):
+        made(args, train_dataset=Dataset.from_list([row for row in rows if row["prompt"] == long]))
 
 
 def test_a_metric_that_no_evaluation_gives_is_named_with_those_there_are(tmp_path, tokenizer):

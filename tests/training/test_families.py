@@ -112,6 +112,27 @@ def test_what_max_length_cuts_is_said_or_refused_before_training(tmp_path, token
         made(tmp_path, "language", "llama", tokenizer, max_length=2, **settings)
 
 
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [
+        ("text", "albert"),
+        ("tokens", "distilbert"),
+        ("answer", "modernbert"),
+        ("language", "llama"),
+        ("image", "dinov2"),
+    ],
+)
+def test_a_model_set_to_return_tuples_trains_as_one_that_returns_its_outputs_by_name(kind, family, tmp_path, tokenizer):
+    losses = []
+    for by_name in (True, False):
+        model = base(kind, family, tokenizer)
+        model.config.return_dict = by_name
+        ours = fitted(made(tmp_path / str(by_name), kind, family, tokenizer, model=model, max_steps=1))
+        losses.append(ours.evaluate()["eval_loss"])
+        assert model.config.return_dict is by_name
+    assert losses[0] == losses[1]
+
+
 @pytest.mark.parametrize(("kind", "family"), CASES)
 def test_plain_training_is_the_librarys_own(kind, family, tmp_path, tokenizer):
     """By SGD: Adam makes a step of what rounding leaves of a gradient."""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Subset
 from transformers import TrainerCallback, set_seed
@@ -158,6 +160,60 @@ class Inside(DescentTrainer):
         return self.model(inputs["x"]).square().mean()
 
 
+class Extra(own.ResidualMLP):
+    """Its state dict holds more than tensors."""
+
+    def get_extra_state(self):
+        return {"version": 3}
+
+
+class Stamped(own.ResidualMLP):
+    """Its extra state is a tensor."""
+
+    def get_extra_state(self):
+        return torch.ones(2)
+
+    def set_extra_state(self, state):
+        """There is nothing to set."""
+
+
+def unsavable(folder, kind=own.ResidualMLP, change=lambda network: None) -> DescentTrainer:
+    """A module of a user's own that safetensors can't hold."""
+    network = kind()
+    change(network)
+    return ranks.points(folder, given={"model": own.layers(network)})
+
+
+def sharing(network) -> None:
+    """Two parameters on one memory, in part."""
+    network.head.weight = nn.Parameter(network.blocks[0].linear.weight.data[:3])
+
+
+def frozen(folder, **given) -> DescentTrainer:
+    network = own.mlp().requires_grad_(False)
+    return ranks.points(folder, given={"model": own.layers(network, **given)})
+
+
+def detached(folder) -> DescentTrainer:
+    """Its readout takes no gradient back, and has nothing to learn of its own."""
+    network = own.mlp()
+    return ranks.points(
+        folder, given={"model": own.layers(network, readout=lambda h: network.head(network.norm(h)).detach())}
+    )
+
+
+SPARSE = torch.eye(2).to_sparse()
+QUANTIZED = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)
+UNSAVABLE = {
+    "shared memory": (unsavable, {"change": sharing}, r"head\.weight.*share memory|blocks\.0.*share memory"),
+    "extra state": (unsavable, {"kind": Extra}, r"Extra can't be saved: _extra_state .*a dict"),
+    "sparse": (unsavable, {"change": lambda net: net.register_buffer("mask", SPARSE)}, "mask is a sparse tensor"),
+    "quantized": (unsavable, {"change": lambda net: net.register_buffer("codes", QUANTIZED)}, r"codes, .*quint8"),
+    "all frozen": (frozen, {}, "nothing to train: all parameters of ResidualMLP are frozen"),
+    "no gradient": (detached, {}, "nothing to train: the loss of the last layer depends on no parameter"),
+}
+
+
 BROKEN = {name: "[1, 2]" if name == "video" else "[2, 3]" for name in ranks.MADE}
 NEGATIVE = {
     "step": {},
@@ -183,6 +239,7 @@ FAULTS = {
         )
         for name, args in NEGATIVE.items()
     },
+    **{name: (partial(make, **args), InputError, words) for name, (make, args, words) in UNSAVABLE.items()},
     "own loss": (partial(ranks.points, kind=OwnLoss), InputError, r"compute_loss.*task=.*super\(\)\.compute_loss"),
     **{
         f"loss from inside, {method}": (
@@ -194,6 +251,52 @@ FAULTS = {
     },
 }
 """What goes wrong → a trainer where it does, the error, and its words."""
+
+
+def test_what_safetensors_can_hold_is_saved_as_it_is(tmp_path):
+    """Weights that are one parameter, apart in one storage, or extra state that is a tensor."""
+    network = Stamped()
+    network.other = network.blocks[0]
+    flat = torch.zeros(6)
+    network.one, network.two = nn.Parameter(flat[:3]), nn.Parameter(flat[3:])
+    network.register_buffer("mask", SPARSE, persistent=False)
+    trainer = fitted(ranks.points(tmp_path, given={"model": own.layers(network)}))
+    trainer.save_model()
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved["_extra_state"].equal(torch.ones(2)) and {"one", "two"} <= saved.keys() and "mask" not in saved
+    assert all(value.equal(network.state_dict()[name]) for name, value in saved.items())
+
+
+IDLE = {
+    "frozen head": ("no gradient reaches head.weight, head.bias:", lambda network: network.head.requires_grad_(False)),
+    "unused": (
+        "no gradient reaches spare.weight, spare.bias:",
+        lambda network: setattr(network, "spare", nn.Linear(2, 2)),
+    ),
+    "frozen embedding": (None, lambda network: network.embed.requires_grad_(False)),
+    "nothing": (None, lambda network: None),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_a_head_that_gets_no_gradient_is_named_once(tmp_path, caplog, name):
+    words, change = IDLE[name]
+    network = own.mlp()
+    change(network)
+    fitted(ranks.points(tmp_path, given={"model": own.layers(network)}))
+    told = [record.getMessage() for record in caplog.records if "no gradient reaches" in record.getMessage()]
+    assert [each.split(" they")[0] for each in told] == ([words] if words else [])
+
+
+def test_a_frozen_head_of_transformers_is_named_unless_adapters_train_it(tmp_path, caplog):
+    for task, named in ((None, True), ("SEQ_CLS", False)):
+        caplog.clear()
+        trainer = ranks.classifier(tmp_path / str(task))
+        adapters = LoraConfig(target_modules=["q_lin"], task_type=task)
+        model = get_peft_model(trainer.model, adapters)
+        given = {"model": model, "task": None, "train_dataset": trainer.train_dataset, "eval_dataset": None}
+        fitted(ranks.points(tmp_path / str(task), given={**given, "data_collator": trainer.data_collator}, max_steps=1))
+        assert ("no gradient reaches base_model.model.pre_classifier.weight" in caplog.text) == named
 
 
 @pytest.mark.parametrize("fault", FAULTS)

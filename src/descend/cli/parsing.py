@@ -215,6 +215,11 @@ def levels(text: str) -> list[float]:
     return values
 
 
+def levels_or_all(text: str) -> list[float] | str:
+    """Noise levels as `levels` reads them, or ``all``: the type of an option."""
+    return text if text == "all" else levels(text)
+
+
 def nearest(word: str, names: Iterable[str]) -> str:
     """A suggestion for an unknown name, for the end of a message.
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.parsing import check_data, check_run, levels, read
+from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
+from descend.settings import flag_of
 
 if TYPE_CHECKING:
     from descend.report import RunView
@@ -77,6 +78,9 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "noise": {
         "--noise": dict(type=levels, metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]"),
+        "--validation-noise": dict(
+            type=levels_or_all, metavar="LEVELS", help="γ of validation data, or: all [0 and the training's]"
+        ),
         "--shift": dict(choices=_KINDS, metavar="KIND", default=_KINDS[0], help=f"{', '.join(_KINDS)} [gaussian]"),
     },
     "early exits and probes": {
@@ -131,7 +135,7 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any]) -> tuple[Path
     """
     of_recipe = ("dataset", "image_size", "max_length")
     used, usual = ("data", "most", *of_recipe), _evaluation([model])
-    strange = [f"--{name}" for name, value in options.items() if name not in used and value != usual[name]]
+    strange = [flag_of(name) for name, value in options.items() if name not in used and value != usual[name]]
     refuse(
         (bool(strange), f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}."),
         (

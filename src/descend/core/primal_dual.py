@@ -49,7 +49,8 @@ class PrimalDual:
     Args:
         problem: The constrained problem.
         lr: η_λ, the dual learning rate; by default 0.03, or 500 per run for ``"price"``.
-        optimizer: ``"sgd"``, ``"adam"`` (the paper's), ``"nupi"`` or ``"price"`` (for a `GeometricTarget`).
+        optimizer: ``"sgd"``, ``"adam"`` (the paper's, whose λ cycles at 0.03), ``"nupi"`` or ``"price"`` (for a
+            `GeometricTarget`).
         resilience: ρ: the larger, the cheaper is slack; 0 for hard constraints.
         slack: ``"implicit"``, eq. (38), or ``"explicit"``, eq. (36).
         slack_lr: Learning rate of explicit slack; by default 0.1 ρ, whatever ``lr`` is. The slack's own problem,
@@ -71,7 +72,7 @@ class PrimalDual:
         self,
         problem: DescentProblem,
         lr: float | None = None,
-        optimizer: str = "adam",
+        optimizer: str = "sgd",
         resilience: float = 0.0,
         *,
         slack: Literal["implicit", "explicit"] = "implicit",

@@ -200,7 +200,7 @@ def speculation(
     model.saved.eval()
     answers = [_answer(model, ids) for ids in asked]
     written = sum(answer.shape[1] - ids.shape[1] for answer, ids in zip(answers, asked, strict=True))
-    agreed = sum((agreements(model, *each) for each in zip(answers, asked, strict=True)), torch.zeros(()))
+    agreed = sum((agreements(model, *each) for each in zip(answers, asked, strict=True)), torch.zeros((), device="cpu"))
     layers = [
         Drafts(layer=layer, acceptance=share)
         for layer, share in enumerate((agreed / max(written, 1)).tolist() if written else [], start=1)
@@ -216,7 +216,7 @@ def agreements(model: LayeredCausalLM, answer: Tensor, prompt: Tensor) -> Tensor
         answer: The prompt and the tokens that the whole model wrote, (1, P + N).
         prompt: The prompt, (1, P).
     """
-    count = torch.zeros(model.depth - 1, dtype=torch.float64)
+    count = torch.zeros(model.depth - 1, dtype=torch.float64, device="cpu")
     start, written = prompt.shape[1], answer[0, prompt.shape[1] :]
     if not len(written):
         return count

@@ -222,7 +222,7 @@ def by_group(subject: Subject, levels: Levels, fingerprint: str) -> Groups:
     trained = levels[subject.noise.level]
     single = trained.group_count == 1
     sums = (lambda values: values) if single else trained.by_group
-    counts = sums(torch.ones(len(trained.losses), dtype=torch.int64))
+    counts = sums(torch.ones(len(trained.losses), dtype=torch.int64, device="cpu"))
 
     def by_block(values: Iterable[Tensor]) -> list[list[list[float]]]:
         """Sums of each level's values (S, L+1) over blocks of groups, (L+1, B)."""
@@ -247,7 +247,9 @@ def by_group(subject: Subject, levels: Levels, fingerprint: str) -> Groups:
 def _blocks(sums: Tensor) -> Tensor:
     """Sums over groups (G, …), added up to those over at most `MOST_BLOCKS` blocks of them (B, …)."""
     count = min(len(sums), MOST_BLOCKS)
-    return sums.new_zeros(count, *sums.shape[1:]).index_add(0, torch.arange(len(sums)) % count, sums)
+    return sums.new_zeros(count, *sums.shape[1:]).index_add(
+        0, torch.arange(len(sums), device=sums.device) % count, sums
+    )
 
 
 def _short(values: Tensor) -> list[float]:
@@ -261,7 +263,7 @@ def ratios(measured: LayerLosses) -> Ratios:
     A bin holds its lower edge; the first and the last also hold all that lies beyond. What is no number is in none.
     """
     ratios = measured.ratios
-    edges = torch.tensor(EDGES[1:-1], dtype=ratios.dtype)
+    edges = torch.tensor(EDGES[1:-1], dtype=ratios.dtype, device=ratios.device)
     bins = torch.bucketize(ratios, edges, right=True)
     return Ratios(
         mean=ratios.mean().item(),

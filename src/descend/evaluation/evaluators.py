@@ -5,14 +5,15 @@ Each yields its results by name, and nothing where it does not apply, see `desce
 
 import base64
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Subset, default_collate
 
-from descend.evaluation.evaluate import Levels, Subject
+from descend.errors import InputError
+from descend.evaluation.evaluate import Evaluator, Levels, Subject
 from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
@@ -21,7 +22,10 @@ from descend.results import ByLevel, DecidedText, Decision, Decisions, Validatio
 from descend.tasks.base import LABELS
 
 MOST_TO_CHOOSE = 1000
-"""Validation samples on which K is chosen, taken evenly. They are measured at all noise levels, as the test samples."""
+"""Validation samples on which K is chosen, taken evenly."""
+
+EVERY_LEVEL = "all"
+"""Stands for all evaluated noise levels."""
 
 MOST_SAMPLES = 32
 """Samples to measure energies on, taken evenly: the average settles after few, and each needs another forward pass."""
@@ -52,33 +56,42 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
 
 
 def on_validation(
-    subject: Subject, levels: Levels, *, samples: Any, most: int | None = None
-) -> Iterator[tuple[str, Validation]]:
-    """The metric of each layer on validation data: there K is chosen, see `layers_needed`.
+    subject: Subject, samples: Any, *, most: int | None = None, noise: Sequence[float] | str | None = None
+) -> Evaluator:
+    """An evaluator of the metric of each layer on validation data: there K is chosen, see `layers_needed`.
 
-    At all levels, so that a run may be the baseline of others that were trained at another noise.
+    They are read without noise and at the training level, which chooses K.
 
     Args:
         subject: The model and how samples become batches.
-        levels: What was measured.
         samples: Validation samples, other ones than the subject's.
         most: Take at most so many, and never more than `MOST_TO_CHOOSE`.
+        noise: Further levels γ, or `EVERY_LEVEL`: those at which runs were trained whose baseline this one may be.
+
+    Raises:
+        InputError: If a level is none, or the subject's baseline was evaluated on the same samples without the
+            training level.
     """
+    if isinstance(noise, str) and noise != EVERY_LEVEL:
+        raise InputError(f"validation_noise must be levels γ, or {EVERY_LEVEL!r} for those of noise; got {noise!r}.")
+    further = [] if noise is None or isinstance(noise, str) else [subject.noise.at(level).level for level in noise]
     samples = few(samples, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
     task, batches, count = subject.task, subject.batches, len(samples)
-    noises = [subject.noise.at(level) for level in levels]
-    with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
-        each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
-    metrics = {level: layers.metrics for level, layers in zip(levels, each_level, strict=True)}
-    yield (
-        "validation",
-        Validation(
-            samples=count,
-            metric=metrics[subject.noise.level],
-            layer_metrics=metrics,
-            fingerprint=survey(task, batches.loader(samples))[0],
-        ),
-    )
+    fingerprint, _ = survey(task, batches.loader(samples))
+    trained = float(subject.noise.level)
+    if subject.baseline is not None and subject.baseline.knows(count, fingerprint):  # before anything is measured
+        subject.baseline.full_depth(count, fingerprint, trained)
+
+    def evaluator(subject: Subject, measured: Levels) -> Iterator[tuple[str, Validation]]:
+        levels = sorted({0.0, trained, *map(float, measured if noise == EVERY_LEVEL else further)})
+        noises = [subject.noise.at(level) for level in levels]
+        with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
+            each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
+        metrics = {level: layers.metrics for level, layers in zip(levels, each_level, strict=True)}
+        found = Validation(samples=count, metric=metrics[trained], layer_metrics=metrics, fingerprint=fingerprint)
+        yield "validation", found
+
+    return evaluator
 
 
 @torch.no_grad()
@@ -91,7 +104,7 @@ def energies(subject: Subject, levels: Levels) -> Iterator[tuple[str, ByLevel]]:
     model.eval()
     by_level: ByLevel = {}
     for level in levels:
-        total = torch.zeros(model.depth + 1, dtype=torch.float64)
+        total = torch.zeros(model.depth + 1, dtype=torch.float64, device="cpu")
         places = iter(chosen)
         for batch in subject.batches.of(Subset(subject.data, chosen)):
             inputs = subject.task.inputs(batch)

@@ -179,12 +179,12 @@ def embedding_std(model: Any, task: Task, dataset: Any, batches: Batches) -> flo
     embedding = model.get_input_embeddings()
     if (known := task.sigma(embedding, dataset)) is not None:
         return known
-    sums = torch.zeros(3, dtype=torch.float64)  # of 1, x and x²
+    sums = torch.zeros(3, dtype=torch.float64, device="cpu")  # of 1, x and x²
     mask: Tensor | None = None
 
     def add(module: Any, args: Any, embedded: Tensor) -> None:
         values = (embedded if mask is None else embedded[mask]).cpu().double()
-        sums.add_(torch.stack([torch.tensor(values.numel()).double(), values.sum(), values.square().sum()]))
+        sums.add_(torch.stack([torch.ones_like(values).sum(), values.sum(), values.square().sum()]))
 
     with embedding.register_forward_hook(add), evaluating(model):
         for batch in batches.of(few(dataset, MOST_FOR_SIGMA)):

@@ -3,7 +3,6 @@
 import math
 import shlex
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -92,27 +91,29 @@ class Evaluated:
         )
         return self
 
-    def full_depth(self, validation: Validation, noise: float) -> float:
+    def knows(self, samples: int, fingerprint: str | None) -> bool:
+        """Whether it was evaluated on these validation samples: their number and their hash, as in `Validation`."""
+        measured = self.summary.validation
+        return measured is not None and (measured.samples, measured.fingerprint) == (samples, fingerprint)
+
+    def full_depth(self, samples: int, fingerprint: str | None, noise: float) -> float:
         """The last layer's metric on validation data, to which layers are held where K is chosen.
 
         Args:
-            validation: The model that is held to it, on the validation data.
-            noise: The level γ at which it is.
+            samples: How many validation samples K is chosen on.
+            fingerprint: Their hash, as in `Validation`.
+            noise: The level γ at which it is chosen.
 
         Raises:
             InputError: If the baseline was measured on others or not at this level.
         """
-        measured, theirs = self.summary.validation, (validation.samples, validation.fingerprint)
-        if (
-            measured is None
-            or noise not in measured.layer_metrics
-            or (measured.samples, measured.fingerprint) != theirs
-        ):
+        measured = self.summary.validation
+        if measured is None or not self.knows(samples, fingerprint) or noise not in measured.layer_metrics:
             levels = ",".join(f"{level:g}" for level in sorted({*self.summary.noise, noise}))
             raise InputError(
-                f"the baseline {self.name} was not evaluated at γ = {noise:g} on the {validation.samples} validation "
+                f"the baseline {self.name} was not evaluated at γ = {noise:g} on the {samples} validation "
                 "samples on which K is chosen. If it is a run on the same data, type: "
-                f"descend evaluate {shlex.quote(self.name)} --noise {levels}"
+                f"descend evaluate {shlex.quote(self.name)} --noise {levels} --validation-noise {noise:g}"
             )
         return measured.layer_metrics[noise][-1]
 
@@ -269,13 +270,14 @@ def layers_needed(
         higher_is_better: Whether more of the metric is better.
         seconds: The time to each layer; None where it was not measured.
         validation: The layers on validation data, on which K is chosen; None to choose none. None is chosen either
-            where the baseline was not measured on the same validation data at ``noise``.
+            where the baseline was measured on other validation data.
 
     Returns:
         Both; without a baseline there is nothing to keep.
 
     Raises:
-        InputError: If the baseline was evaluated on other samples or other noise.
+        InputError: If the baseline was evaluated on other samples or other noise, or on the same validation data
+            without ``noise``.
     """
     ours = groups.layers
     theirs = ours if baseline is None else baseline.layers_at(ours.noise, groups.fingerprint)
@@ -300,12 +302,13 @@ def layers_needed(
         return choice.model_copy(update={"time": share(choice.layer)})
 
     chosen: dict[int, Choice | None] = {}
-    with suppress(InputError):  # a baseline without this validation data: no K is chosen
-        if validation:
-            full = validation.metric[-1] if baseline is None else baseline.full_depth(validation, noise)
-            for percent in WITHIN:
-                layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
-                chosen[percent] = None if layer is None else timed(trained.choice(layer, percent))
+    if validation and (baseline is None or baseline.knows(validation.samples, validation.fingerprint)):
+        full = validation.metric[-1]
+        if baseline is not None:
+            full = baseline.full_depth(validation.samples, validation.fingerprint, noise)
+        for percent in WITHIN:
+            layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
+            chosen[percent] = None if layer is None else timed(trained.choice(layer, percent))
     smallest, depth = trained.needed(), len(ours.scores[0]) - 1
     held_to: dict[str, Any] = {}
     kept: dict[float, Kept] = {}

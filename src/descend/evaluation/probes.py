@@ -193,8 +193,8 @@ def _fit(features: Tensor, target: Tensor, classes: int, ridge: float) -> nn.Lin
     """A linear layer on features (S, H): fitted on standardised features, then expressed for the raw ones."""
     mean, spread = features.mean(0), features.std(0).clamp(min=1e-6)
     scaled = (features - mean) / spread
-    weight = torch.zeros(classes, features.shape[1], dtype=features.dtype, requires_grad=True)
-    bias = torch.zeros(classes, dtype=features.dtype, requires_grad=True)
+    weight = torch.zeros(classes, features.shape[1], dtype=features.dtype, device=features.device, requires_grad=True)
+    bias = torch.zeros(classes, dtype=features.dtype, device=features.device, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:

@@ -123,7 +123,7 @@ def certify(measured: LayerLosses, risk: float, confidence: float, *, noise: flo
     Returns:
         The threshold with the bound; no threshold where nothing is certain, which means full depth.
     """
-    sizes = measured.by_group(torch.ones(len(measured.losses), dtype=torch.float64))
+    sizes = measured.by_group(torch.ones(len(measured.losses), dtype=torch.float64, device="cpu"))
     test = GroupTest(sizes, risk, confidence)
     threshold, losses = None, 0
     for candidate in SEQUENCE:

@@ -211,7 +211,8 @@ class PrefixDraws(SampleDraws):
         """
         assert self._ids is not None, "follow() tells which tokens are read"
         key = derived(Stream.PREFIX_NOISE, noise.seed).to_bytes(WIDTH, "little")
-        start, like = self._ids.shape[1] - clean.shape[1], torch.empty(1, clean.shape[-1])
+        start = self._ids.shape[1] - clean.shape[1]
+        like = torch.empty(1, clean.shape[-1], dtype=torch.float32, device="cpu")
         rows = []
         for row, ids in enumerate(self._ids):
             real = torch.ones_like(ids, dtype=torch.bool) if self._mask is None else self._mask[row]

@@ -87,7 +87,8 @@ class Denoiser(LayeredModel, PreTrainedModel):
     def probe_inputs(self) -> Tensor:
         """Two small made-up frames."""
         weight, (count, pixels) = next(self.parameters()), self.patch_shape
-        drawn = torch.rand(1, 2, count or 4, pixels, generator=torch.Generator().manual_seed(0))
+        shape, generator = (1, 2, count or 4, pixels), torch.Generator().manual_seed(0)
+        drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
         return drawn.to(weight.device, weight.dtype)
 
     def _noisy(self, patches: Tensor) -> Tensor:

@@ -125,8 +125,9 @@ class DUST(UnrolledModel):
         self.tracked = config.layer == "proximal" and config.c is None
         if self.tracked:
             # The leading right singular vector of each dictionary, from which the next power iteration starts.
-            leading = torch.randn(config.atoms, generator=torch.Generator().manual_seed(0))
-            self.register_buffer("leading", leading.repeat(copies, 1))
+            generator = torch.Generator().manual_seed(0)
+            leading = torch.randn(config.atoms, generator=generator, dtype=torch.float32, device="cpu")
+            self.register_buffer("leading", leading.to(dictionary).repeat(copies, 1))
             self.curvature(iterations=300)
         else:
             norm = torch.linalg.matrix_norm(dictionary, 2)

@@ -61,7 +61,8 @@ class LayeredImageClassifier(LayeredClassifier):
         size = self.config.image_size
         height, width = (size, size) if isinstance(size, int) else size
         shape = min(self.config.num_labels, MOST_IMAGES), self.config.num_channels, height, width
-        pixels = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
         weight = next(self.parameters())
         return {"pixel_values": pixels.to(weight.device, weight.dtype)}
 

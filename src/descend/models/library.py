@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -163,10 +164,11 @@ class LibraryModel(WrappedModel):
         given = {name: value for name, value in inputs.items() if name not in (LOOKS, PLACES)}
         if self.is_decoder:
             given["use_cache"] = False
-        if self.family.norm is None:
-            return base(**given, output_hidden_states=True).hidden_states
-        # The last of them is then h_L, before the final norm. A saved configuration has no such entry.
-        with changed(base.config, tie_last_hidden_states=False):
+        altered = {} if base.config.return_dict else {"return_dict": True}  # else a model's parts return tuples, too
+        if self.family.norm is not None:
+            # The last of them is then h_L, before the final norm. A saved configuration has no such entry.
+            altered["tie_last_hidden_states"] = False
+        with changed(base.config, **altered) if altered else nullcontext():
             return base(**given, output_hidden_states=True).hidden_states
 
     # --- the readout, and own exits
@@ -309,7 +311,8 @@ class LibraryModel(WrappedModel):
         labels = self.probe_labels(inputs[self.main_input_name])
         *_, read = self.predictions(inputs)
         try:
-            outputs = network(**inputs, **labels)
+            with changed(network.config, return_dict=True):
+                outputs = network(**inputs, **labels)
         except Exception as error:
             raise InputError(
                 f"{name} overrides what its parent class computes, and can't be called with "

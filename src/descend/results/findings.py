@@ -122,7 +122,8 @@ class Validation(Part):
     Attributes:
         samples: How many samples.
         metric: The metric of each layer 0 … L at the training noise.
-        layer_metrics: γ → the metric of each layer, at all evaluated levels; empty in files of older versions.
+        layer_metrics: γ → the metric of each layer, at 0, the training level and those that were asked for; empty in
+            files of older versions.
         fingerprint: That of the samples, as in `Groups`; None in files of older versions.
     """
 

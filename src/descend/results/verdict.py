@@ -75,6 +75,10 @@ class Verdict(Part):
     undecided: list[int] = []
     groups: int | None = None
 
+    def __str__(self) -> str:
+        """The verdict in words, as `verdict_sentence` says it."""
+        return verdict_sentence(self, "the evaluation data")
+
     @property
     def few_groups(self) -> bool:
         """Whether the samples are of fewer than `ENOUGH_GROUPS` groups; False where a file does not say."""

@@ -76,6 +76,7 @@ def evaluate(
     *,
     data: str | None = None,
     noise: list[float] | None = None,
+    validation_noise: list[float] | str | None = None,
     shift: str = "gaussian",
     split: str = "test",
     model: str = "model",
@@ -101,6 +102,8 @@ def evaluate(
         folder: The run; or with ``task`` a folder that Transformers' `save_pretrained` wrote.
         data: Other data, evaluated on their test split or, without splits, as a whole; by default the run's own.
         noise: Levels γ; by default those of `usual_levels`.
+        validation_noise: Levels γ at which validation data are read, on which K is chosen, beside 0 and the training
+            level; ``"all"`` for those of ``noise``. A baseline of runs of another training noise needs theirs.
         shift: The kind of noise, one of `SHIFTS`; the verdict is taken under it too, at the training level.
         split: ``test``, ``validation`` or ``train``.
         model: The run's model: ``model`` or ``best_feasible``.
@@ -156,6 +159,11 @@ def evaluate(
         ),
         (task not in (None, "classification"), f"task must be classification; got {task!r}."),
         (task is not None and data is None, "a model that is not a run names no data; give them by --data."),
+        (
+            validation_noise is not None and (data is not None or split != "test"),
+            "--validation-noise goes with the run's own test data: with others no validation data are read. Leave it "
+            "out.",
+        ),
         (
             data is not None and split != "test",
             f"other data are evaluated on their test split; got --split {split}. Leave out --data or --split",
@@ -237,7 +245,7 @@ def evaluate(
     elif exit:
         evaluators.append(partial(speculation, ignored=IGNORED))
     if run_data is not None and split == "test":
-        evaluators.append(partial(on_validation, samples=run_data.validation, most=most))
+        evaluators.append(on_validation(subject, run_data.validation, most=most, noise=validation_noise))
     summary = evaluate_subject(subject, evaluators, folder=place)
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
         certified = CertifiedExit(**bound.model_dump(include=set(CertifiedExit.model_fields)))
@@ -353,7 +361,7 @@ def evaluate_frozen(
             name=parts.name,
             batches=batches,
         )
-        return evaluate_subject(subject, [latency, partial(on_validation, samples=validation)], folder=out)
+        return evaluate_subject(subject, [latency, on_validation(subject, validation)], folder=out)
 
 
 def _recipe_of(config: PreTrainedConfig, model: str) -> str:

@@ -93,7 +93,7 @@ def choose(
     if baseline is not None:
         run, plain = Evaluated.read(folder), Evaluated.read(baseline)
         summary = held(run, plain.of(run.data))
-        full = plain.full_depth(measured, summary.train_noise)  # or no K is chosen
+        full = plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
         beside = f", {full:.{digits}f} in {baseline}"
     needed = summary.layers_needed
     certain, choice = needed.within.get(int(tolerance)), needed.chosen.get(int(tolerance))

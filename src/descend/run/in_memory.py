@@ -65,6 +65,7 @@ def evaluate(
     collate: Callable[[list[Any]], dict[str, Any]] | None = None,
     baseline: str | Path | None = None,
     validation: Any = None,
+    validation_noise: Sequence[float] | str | None = None,
 ) -> Summary:
     """Evaluate a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
 
@@ -93,6 +94,8 @@ def evaluate(
             ``layers_needed`` and ``kept``: the best plain training; by default the model's own full depth.
         validation: Other samples than ``dataset``, on at most 1,000 of which K of ``layers_needed`` is chosen. By
             default of ``split="test"`` the trainer's ``eval_dataset`` if it is a single one.
+        validation_noise: Levels γ at which those are read beside 0 and the training level; ``"all"`` for those of
+            ``noise``. A baseline of models of another training noise needs theirs.
 
     Returns:
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
@@ -148,7 +151,7 @@ def evaluate(
         folder = None  # the main process writes
     evaluators: list[Evaluator] = [input_metrics, latency]
     if validation is not None:
-        evaluators.append(partial(on_validation, samples=validation))
+        evaluators.append(on_validation(subject, validation, noise=validation_noise))
     if folder is not None:  # they are for the page alone
         tokenizer = None if trainer is None else trainer.tokenizer_to_save
         evaluators.append(partial(decided, tokenizer=tokenizer, count=SHOWN))

@@ -100,7 +100,7 @@ class Task(ABC):
         Override it if `target` has another number of rows than the batch has samples: confidence intervals count the
         targets of one sample together.
         """
-        return torch.arange(len(self.target(batch)))
+        return torch.arange(len(self.target(batch)), device="cpu")
 
     def groups(self, batch: dict[str, Any]) -> Tensor | None:
         """The group of each sample, (B,) whole numbers, or None if samples are independent: ``group`` if given.

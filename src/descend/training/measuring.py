@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import EvalPrediction, TrainingArguments
 from transformers.trainer_pt_utils import EvalLoopContainer
-from transformers.trainer_utils import IntervalStrategy, denumpify_detensorize, has_length, speed_metrics
+from transformers.trainer_utils import (
+    EvalLoopOutput,
+    IntervalStrategy,
+    denumpify_detensorize,
+    has_length,
+    speed_metrics,
+)
 from transformers.utils import is_datasets_available
 
 from descend.core import DescentProblem
@@ -22,7 +28,7 @@ from descend.errors import InputError
 from descend.evaluation.calibration import COST_TOLERANCE, TEMPERATURES, at_temperature, temperature
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
 from descend.evaluation.satisfaction import verdict
-from descend.models import LayeredCausalLM, LayeredClassifier, changed
+from descend.models import PLACES, LayeredCausalLM, LayeredClassifier, changed
 from descend.results import DUAL_FILE, FEASIBLE_FOLDER, Verdict, atomic_folder, put
 from descend.tasks.text import Classification
 from descend.training.config import MEASURED
@@ -85,9 +91,9 @@ class Measuring(TrainerHooks):
 
     def check_selection(self) -> None:
         """Check what evaluations in training rest on: their data, calibration, and `metric_for_best_model`."""
-        datasets = self._evaluated(self.eval_dataset)
+        datasets = self.evaluated(self.eval_dataset)
         for name, data in datasets.items():
-            if self._evaluates and has_length(data) and len(data) < 2:  # a verdict has a confidence interval
+            if self.evaluates and has_length(data) and len(data) < 2:  # a verdict has a confidence interval
                 which = f"eval_dataset {name}".rstrip()
                 raise InputError(f"{which} must hold at least 2 samples; got {len(data)}. Leave it out, or give more.")
         if self.args.calibrate and self._has_logits and not self._calibrates:
@@ -97,13 +103,13 @@ class Measuring(TrainerHooks):
             )
         task, names = self.objective.task, [name for name in datasets if name]
         chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
-        measured = {*MEASURED, task.metric, *self.other_metrics}
+        measured = self.measured
         if chosen in measured and names:
             raise InputError(
                 f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
                 f"{chosen!r}."
             )
-        if self._evaluates and self.compute_metrics is None and type(self).evaluate.__module__.startswith("descend."):
+        if self.evaluates and self.compute_metrics is None and type(self).evaluate.__module__.startswith("descend."):
             self.args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
         # Transformers takes a metric for higher-is-better unless its name ends in loss.
         falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
@@ -111,7 +117,7 @@ class Measuring(TrainerHooks):
             self.args.greater_is_better = False
 
     @property
-    def _evaluates(self) -> bool:
+    def evaluates(self) -> bool:
         """Whether there are evaluations during training."""
         return IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
 
@@ -149,7 +155,7 @@ class Measuring(TrainerHooks):
         return value > best - allowance if self.args.greater_is_better else value < best + allowance
 
     def _meets(self, metrics: dict[str, float]) -> bool:
-        names = (f"eval_{name}_feasible" if name else "eval_feasible" for name in self._evaluated(self.eval_dataset))
+        names = (f"eval_{name}_feasible" if name else "eval_feasible" for name in self.evaluated(self.eval_dataset))
         return self.method.asks and all(metrics.get(name, 0.0) for name in names)
 
     def evaluate(
@@ -179,11 +185,11 @@ class Measuring(TrainerHooks):
         if is_own and not self.is_in_train:
             self.refuse_foreign_files()
         if isinstance(eval_dataset, str):
-            known = self._evaluated(self.eval_dataset)
+            known = self.evaluated(self.eval_dataset)
             if eval_dataset not in known:
                 raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
             eval_dataset = known[eval_dataset]
-        datasets = self._evaluated(self.eval_dataset if is_own else eval_dataset)
+        datasets = self.evaluated(self.eval_dataset if is_own else eval_dataset)
         if not datasets and overriding(type(self), "get_eval_dataloader"):
             datasets = {"": None}
         if not datasets:
@@ -196,8 +202,9 @@ class Measuring(TrainerHooks):
             predictions = None
             if self.compute_metrics is not None:
                 predictions = Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
-            loader = self._evaluation_loader(dataset, name if is_own else "")
+            loader = self.evaluation_loader(dataset, name if is_own else "")
             self.callback_handler.eval_dataloader = loader
+            self._samples = 0
             layers = self._measure(loader, predictions, calls_back=True)
             model = self.objective.model
             divisor = 1.0
@@ -210,9 +217,8 @@ class Measuring(TrainerHooks):
             # Ranks may differ by rounding: all use the main process's numbers.
             held, named = self._broadcast((held, self._named_metrics(layers, held, prefix, predictions)))
             verdicts.append(held)
-            named |= speed_metrics(
-                prefix, began, num_samples=len(dataset) if has_length(dataset) else len(layers.losses)
-            )
+            batches = math.ceil(self._samples / self.args.eval_batch_size)  # as Transformers counts them
+            named |= speed_metrics(prefix, began, num_samples=self._samples, num_steps=batches)
             self.log(named)
             metrics |= named
             losses.append(named[f"{prefix}_loss"])
@@ -268,11 +274,11 @@ class Measuring(TrainerHooks):
                 self.save_dual(folder / DUAL_FILE, folder)
 
     @staticmethod
-    def _evaluated(dataset: Any) -> dict[str, Any]:
+    def evaluated(dataset: Any) -> dict[str, Any]:
         """Name → data set; a single data set has the empty name."""
         return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
 
-    def _evaluation_loader(self, dataset: Any, name: str = "") -> Any:
+    def evaluation_loader(self, dataset: Any, name: str = "") -> Any:
         """The batches of an evaluation set: of the user's `get_eval_dataloader`, or all samples in their order.
 
         Transformers' own loader may divide samples among processes, order them by length and drop the last.
@@ -288,6 +294,7 @@ class Measuring(TrainerHooks):
         return self._batches().loader(dataset)
 
     def _batches(self, collate: Callable[[list[Any]], Any] | None = None) -> Batches:
+        """How samples become batches of an evaluation; by default by `evaluation_collator`."""
         return Batches(self.args.eval_batch_size, self.args.device, collate or self.evaluation_collator())
 
     def _measure(self, loader: Any, predictions: Predictions | None = None, *, calls_back: bool = False) -> LayerLosses:
@@ -304,8 +311,9 @@ class Measuring(TrainerHooks):
 
         def watch(batch: dict[str, Any], prediction: Tensor | None, losses: Tensor) -> None:
             if predictions is not None and not self._calibrates:
-                whole = self._of_causal(batch) if prediction is None else prediction
-                predictions.add(whole, self._labels(batch), losses)
+                whole = self._at_every_token(batch) if prediction is None or self._has_places(batch) else prediction
+                predictions.add(whole, self.labels_of(batch), losses)
+            self._samples += len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
             if calls_back:
                 self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
@@ -331,8 +339,8 @@ class Measuring(TrainerHooks):
     @property
     def _calibrates(self) -> bool:
         """Whether to calibrate the logits: it needs a single evaluation set, and evaluations during training."""
-        single = len(self._evaluated(self.eval_dataset)) == 1
-        return self.args.calibrate and self._has_logits and self._evaluates and single
+        single = len(self.evaluated(self.eval_dataset)) == 1
+        return self.args.calibrate and self._has_logits and self.evaluates and single
 
     @property
     def _has_logits(self) -> bool:
@@ -347,8 +355,8 @@ class Measuring(TrainerHooks):
         temperature within the range fits, which it says.
         """
         if self._calibrates:
-            ((name, dataset),) = self._evaluated(self.eval_dataset).items()
-            measured = self._measure(self._evaluation_loader(dataset, name))
+            ((name, dataset),) = self.evaluated(self.eval_dataset).items()
+            measured = self._measure(self.evaluation_loader(dataset, name))
             divisor = self._broadcast(temperature(measured, self.objective.task, self.ranking))
             if divisor is not None:
                 self.objective.model.temper(divisor)
@@ -381,7 +389,7 @@ class Measuring(TrainerHooks):
         noise = self.objective.noise
         if noise is None or noise.sigma is not None:
             return noise.sigma if noise else None
-        known = (self.train_dataset, *self._evaluated(self.eval_dataset).values())
+        known = (self.train_dataset, *self.evaluated(self.eval_dataset).values())
         data = next((each for each in known if has_length(each)), None)
         return None if data is None else self._sigma(data)
 
@@ -399,6 +407,19 @@ class Measuring(TrainerHooks):
         batches = self._batches(collate)
         return self._gathered(lambda: embedding_std(self.objective.model, self.objective.task, dataset, batches))
 
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """As in Transformers, for `predict`, whose loss is the sum over all targets by their number.
+
+        Transformers takes a mean of batch means, which depends on the batch size where samples have unlike numbers of
+        targets, and is NaN if a batch has none.
+        """
+        self._losses: list[tuple[float, int]] = []
+        output = super().evaluation_loop(*args, **kwargs)
+        count = sum(targets for _, targets in self._losses)
+        if count and output.metrics is not None:
+            output.metrics[f"{kwargs['metric_key_prefix']}_loss"] = sum(loss for loss, _ in self._losses) / count
+        return output
+
     def prediction_step(
         self,
         model: nn.Module,
@@ -408,34 +429,60 @@ class Measuring(TrainerHooks):
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """The mean loss, the predictions and the labels of a batch at the last layer, without noise, for `predict`.
 
-        A language model's predictions are its logits at every token, (B, T, V), and its labels those of every token.
+        Where targets are inside a text, as those of a language model or of a classifier of tokens, predictions are the
+        logits at every token, (B, T, C), and labels those of every token.
         """
         task, batch = self.objective.task, self.on_device(inputs)
-        causal = isinstance(self.objective.model, LayeredCausalLM)
+        prediction, losses = self.predicted(batch)
+        if losses is None:  # samples without labels have predictions only
+            return None, None if prediction_loss_only else prediction, None
+        owners = task.owners(batch).cpu()
+        size = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
+        counts = owners.bincount(minlength=size)  # of each sample: several processes may read one twice
+        sums = torch.zeros(len(counts), dtype=torch.float64, device="cpu").index_add(0, owners, losses.cpu().double())
+        self._losses += self.gather_function(list(zip(sums.tolist(), counts.tolist(), strict=True)))
+        loss = losses.sum() / max(len(losses), 1)
+        return (loss, None, None) if prediction_loss_only else (loss, prediction, self.labels_of(batch))
+
+    def predicted(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """The last layer's predictions of a batch without noise, and its losses; None for these without labels."""
+        task, model = self.objective.task, self.objective.model
+        by_token = self._has_places(batch)
 
         def look() -> Tensor:
-            return self._of_causal(batch) if causal else list(self.objective.model.predictions(task.inputs(batch)))[-1]
+            return self._at_every_token(batch) if by_token else list(model.predictions(task.inputs(batch)))[-1]
 
         with torch.no_grad(), self.compute_loss_context_manager():
             prediction = self._gathered(look)
         try:
             target = task.target(batch)
-        except KeyError:  # samples without labels have predictions only
-            return None, None if prediction_loss_only else prediction, None
-        places = task.inputs(batch).get("places") if causal else None
-        read = prediction if places is None else prediction.flatten(0, 1)[places]
-        loss = task.losses(read, target).mean()
-        return (loss, None, None) if prediction_loss_only else (loss, prediction, self._labels(batch))
+        except KeyError:
+            return prediction, None
+        places = task.inputs(batch).get(PLACES) if by_token else None
+        return prediction, task.losses(prediction if places is None else prediction.flatten(0, 1)[places], target)
 
-    def _of_causal(self, batch: dict[str, Any]) -> Tensor:
-        """A language model's logits at every token of a batch, (B, T, V)."""
-        model = self.objective.model
-        return model.readout(model.layer_outputs({name: batch[name] for name in batch if name != "labels"})[-1])
+    def _has_places(self, batch: dict[str, Any]) -> bool:
+        """Whether targets are inside a text, so that predictions are of tokens."""
+        if isinstance(self.objective.model, LayeredCausalLM):
+            return True
+        inputs = self.objective.task.inputs(batch)
+        return isinstance(inputs, Mapping) and PLACES in inputs
 
-    def _labels(self, batch: dict[str, Any]) -> Tensor:
-        """The labels for ``compute_metrics``; those of a language model have an entry for every token."""
-        causal = isinstance(self.objective.model, LayeredCausalLM)
-        return batch["labels"] if causal else self.objective.task.target(batch)
+    def _at_every_token(self, batch: dict[str, Any]) -> Tensor:
+        """The last layer's logits at every token of a batch, (B, T, C), whichever are targets."""
+        model, task = self.objective.model, self.objective.task
+        inputs = batch if isinstance(model, LayeredCausalLM) else task.inputs(batch)
+        states = model.layer_outputs({name: inputs[name] for name in inputs if name not in ("labels", PLACES)})
+        return model.readout(states[-1])
+
+    def labels_of(self, batch: dict[str, Any]) -> Tensor:
+        """The labels for ``compute_metrics``; where targets are inside a text they have an entry for every token."""
+        return batch["labels"] if self._has_places(batch) else self.objective.task.target(batch)
+
+    @property
+    def measured(self) -> set[str]:
+        """The metrics of an evaluation, without those of ``compute_metrics``."""
+        return {*MEASURED, self.objective.task.metric, *self.other_metrics}
 
     @property
     def _level(self) -> float:

@@ -368,7 +368,8 @@ class LayerSkip(Method):
         given = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
         computed = output if isinstance(output, Tensor) else output[0]
         self._draws.begin(*self._place, number)
-        drawn = torch.rand(len(given), generator=self._draws.generator(given.device), device=given.device)
+        generator = self._draws.generator(given.device)
+        drawn = torch.rand(len(given), generator=generator, device=given.device, dtype=torch.float32)
         kept = (drawn >= self._rates[number]).view(-1, *(1 for _ in given.shape[1:]))
         passed = torch.where(kept, computed, given)
         return passed if isinstance(output, Tensor) else (passed, *output[1:])

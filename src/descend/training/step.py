@@ -20,6 +20,7 @@ from descend.errors import InputError, NonFiniteLossError
 from descend.objective import LOSS_IS_OURS
 from descend.results import FEASIBLE_FOLDER, forget_results, remove
 from descend.training.checkpoints import STOPPED
+from descend.training.checks import tell_idle_heads, try_metrics
 from descend.training.order import Ordered, steps_of_epoch
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class Stepping(Ordered):
             bad = torch.tensor(float(suspect)).to(self.args.device, non_blocking=True)
             bad = bad if size is None else bad + (~size.to(bad).isfinite()).to(bad)
             failed = self.accelerator.reduce(bad).item() > 0
+        if not self.state.global_step and not failed:
+            tell_idle_heads(self)
         if failed:
             if size is not None and not math.isfinite(size):
                 of_gradient = f"the gradient is not finite (its norm is {float(size)})"
@@ -141,6 +144,8 @@ class DualStep(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Set the warm-up and the horizon, and reset for a new run."""
+        if not state.global_step:
+            try_metrics(self.trainer)
         # The numbers of steps in an epoch and in the run are not known earlier.
         self.steps, dual = steps_of_epoch(args, state, kwargs["train_dataloader"]), self.trainer.dual
         # Warm-up never starts again, not even in a longer run.

@@ -75,7 +75,7 @@ class DescentMixin(Stepping):
             raise InputError("train_dataset must hold at least one sample; got 0. Choose other samples.")
         data = {} if overriding(type(self), "get_train_dataloader") else {"training data": self.train_dataset}
         if not overriding(type(self), "get_eval_dataloader"):  # batches of a user's loader may need other samples
-            evaluated = self._evaluated(self.eval_dataset)
+            evaluated = self.evaluated(self.eval_dataset)
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
         self.check_selection()
@@ -85,6 +85,13 @@ class DescentMixin(Stepping):
         self.loss_is_scaled_for_ga = True
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
         self.method.attach(self)
+        problem = self.dual.problem
+        if problem.alpha and not problem.stop_gradient and problem.cap is None and self.is_world_process_zero():
+            logger.warning(
+                "alpha through both sides (stop_gradient off) without a cap pays each layer but the last for a higher "
+                f"loss, and nothing bounds that of layer {problem.first}. Give a cap, such as loss/{problem.first} of "
+                "the first log, or leave stop_gradient on."
+            )
         self.add_callback(DualStep(self))
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
@@ -104,6 +111,11 @@ class DescentMixin(Stepping):
         batch = model(weights=self._weights, inner=self.method.inner or self.objective.own, **inputs)
         self.computed += 1
         self.sums.add(batch.losses, idle=idle)
+        if batch.targets and not batch.lagrangian.requires_grad:
+            raise InputError(
+                "there is nothing to train: the loss of the last layer depends on no parameter with requires_grad. "
+                "Look for torch.no_grad or detach in the model or its readout."
+            )
         # An idle rank computes too, because every rank must take part in the collectives.
         lagrangian = batch.lagrangian * 0 if idle else batch.lagrangian
         total = batch.targets if num_items_in_batch is None else num_items_in_batch
@@ -165,7 +177,7 @@ class DescentMixin(Stepping):
         Raises:
             InputError: If the checkpoint is damaged or another trainer's, or there is none; if the folder holds files
                 that the run would replace and Descend did not write; if the model's settings or its tokenizer can't
-                be saved; if there is no batch to train on.
+                be saved; if there is no batch to train on, or no parameter to train.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
         checkpoint = resume_from_checkpoint or None
@@ -178,6 +190,11 @@ class DescentMixin(Stepping):
         if checkpoint is not None and (fault := self._from_main(lambda: unusable(Path(checkpoint)))):
             raise InputError(fault)
         self.refuse_foreign_files(checkpoint, trains=True)
+        if not any(parameter.requires_grad for parameter in self.objective.parameters()):
+            raise InputError(
+                f"there is nothing to train: all parameters of {type(self.users_model).__name__} are frozen. Set "
+                "requires_grad of those to train, or add adapters."
+            )
         check_savable(self.users_model, self.tokenizer_to_save)
         try:
             with self.method.installed():
