@@ -20,7 +20,7 @@ def export(words: Sequence[str]) -> None:
     options = read(
         words,
         "export",
-        "Write the first K layers of a run's model, with its final norm and head, as a plain checkpoint.",
+        "Write the first K layers of a run's model, with its final norm and head, as a checkpoint of their own.",
         "RUN --layers K --out DIR [options]",
         {
             "run": dict(type=Path, help="folder of a trained run"),
