@@ -131,7 +131,7 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch)
     assert [f"{value:.0f}" for value in ahead] == ["1", "1"] and len(few) == 5 and len(primaries) == 6
     losses = "{:.0f}, {:.0f} and {:.0f} %".format(*behind)
     assert f"ahead in two (by 1 %) and behind in three (by {losses}), all five on 4 or 7 test clips" in readme
-    assert {each.groups for each in few} == {4, 7}
+    assert {each.groups for each in few} == {4, 7} and table.ENOUGH_GROUPS == ENOUGH_GROUPS
     # With fewer than 12 groups no p is given, and those of texts stay.
     assert [*primaries["p (Holm)"]] == ["open"] * 5 + ["0.57"]
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from descend.errors import InputError, refusing
 from descend.extras import required
-from descend.progress import progress
+from descend.progress import counted, progress
 from descend.reading import MOST_BYTES, refuse_ways_out
 from descend.settings import DIGITS
 from descend.tasks.splits import TEST_SHARE, class_files, split_classes
@@ -68,7 +68,10 @@ class Pictures(NamedTuple):
             InputError: If a class has too few images.
         """
         with ThreadPoolExecutor() as pool:
-            digests = {name: list(pool.map(_digest, side.pictures)) for name, side in self.sides.items()}
+            digests = {
+                name: list(counted(pool.map(_digest, side.pictures), "comparing", "image", len(side.pictures)))
+                for name, side in self.sides.items()
+            }
         keys, sides = digests.pop("train"), dict(self.sides)
         if shared := {key for each in digests.values() for key in each}.intersection(keys):
             logger.warning("%d images to train on are also among those to test or validate on.", len(shared))

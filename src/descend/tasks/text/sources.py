@@ -10,6 +10,7 @@ from typing import Any
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 
 from descend.errors import InputError, reason, refusing
+from descend.progress import counted
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
 from descend.tasks.splits import TEST_SHARE, class_files, class_order, split_classes
 
@@ -149,7 +150,7 @@ def _texts(files: Iterable[tuple[Path, int]], root: Path) -> list[dict[str, Any]
     """The texts in files, each with the number of its class."""
     refuse_ways_out(root, (file for file, _ in files))
     rows = []
-    for file, label in files:
+    for file, label in counted(files, "reading", "text"):
         text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
         if not text:
             raise InputError(f"{file} is empty; expected a text. Remove it.")

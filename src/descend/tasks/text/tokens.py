@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from transformers import (
 )
 
 from descend.errors import InputError, SampleError, reason
+from descend.progress import progress
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -78,7 +80,26 @@ def tokenize(
         group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
         return {**encoded, "labels": labels, **group}
 
-    return texts.map(encode, batched=True, remove_columns=texts.column_names)
+    return encoded_rows(texts, encode)
+
+
+def encoded_rows(rows: "Dataset", encode: Callable[[dict[str, list[Any]]], dict[str, list[Any]]]) -> "Dataset":
+    """Rows with other columns, in memory, and how many are done.
+
+    Args:
+        rows: The rows.
+        encode: Columns of some rows → their new columns.
+    """
+    with progress(len(rows), "tokenizing", "text", leave=False) as bar:
+
+        def counting(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            found = encode(columns)
+            bar.update(len(next(iter(columns.values()))))
+            return found
+
+        # `datasets` would hash the function for its cache, which holds a bar.
+        settings: dict[str, Any] = {"keep_in_memory": True, "new_fingerprint": uuid4().hex}
+        return rows.map(counting, batched=True, batch_size=200, remove_columns=rows.column_names, **settings)
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
