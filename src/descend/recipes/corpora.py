@@ -28,12 +28,12 @@ class Corpus(NamedTuple):
     """A value of ``--dataset``.
 
     Attributes:
-        read: Reads its files, or its data set on the Hub.
+        read: Reads its files, or its data set on the Hub; the second argument is ``keep_markup``.
         generate: Generates rows that stand in where no files are given; None if it can't.
         labels: Names of the classes, in the order of their numbers; empty where the files name them.
     """
 
-    read: Callable[[str], DatasetDict]
+    read: Callable[[str, bool], DatasetDict]
     generate: Callable[[int, int], list[dict[str, Any]]] | None = None
     labels: tuple[str, ...] = ()
 
@@ -64,11 +64,11 @@ def kind_of(place: Path) -> str:
     raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.")
 
 
-def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
+def read_parts(dataset: str, data: str | None, validation_share: float, keep_markup: bool = False) -> DatasetDict:
     """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
     if data is not None:
-        return split_off(kind.read(data), validation_share, by_class=not kind.labels)
+        return split_off(kind.read(data, keep_markup), validation_share, by_class=not kind.labels)
     if kind.generate is None:
         raise InputError(f"there are no generated {dataset} texts; give yours by --data.")
     return split_off(corpus(kind.generate), validation_share)

@@ -53,6 +53,7 @@ from descend.settings import (
     TextUTSettings,
 )
 from descend.tasks.text import Classification, learn_tokenizer, load_tokenizer, tokenize
+from descend.tasks.text.tokens import KEEP_MARKUP
 
 TELL_PAIRS_APART = ("bert", "albert", "electra", "deberta-v2")
 """Families that are told by ``token_type_ids`` which tokens are of the second text of a pair."""
@@ -89,7 +90,7 @@ class TextRecipe(TextSettings, Recipe):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts."""
-        parts = read_parts(self.dataset, self.source, self.validation_share)
+        parts = read_parts(self.dataset, self.source, self.validation_share, self.keep_markup)
         if restored is not None:
             tokenizer, config = restored.tokenizer, restored.model.saved.config
         else:
@@ -98,7 +99,9 @@ class TextRecipe(TextSettings, Recipe):
             words = (text for name in ("text", "pair") if name in train.column_names for text in train[name])
             tokenizer = learn_tokenizer(words) if source is None else load_tokenizer(source)
             tokenizer.model_input_names = inputs_of(config)
-            tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
+            # Saved, so that inference cuts texts and reads markup as training does.
+            tokenizer.model_max_length = self.max_length
+            tokenizer.init_kwargs[KEEP_MARKUP] = self.keep_markup
         return Data(
             **{side: self._encode(texts, tokenizer, config) for side, texts in parts.items()},
             name=data_name(self.dataset, self.source),
@@ -108,7 +111,7 @@ class TextRecipe(TextSettings, Recipe):
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
-        texts = CORPORA[self.dataset].read(data)["test"]
+        texts = CORPORA[self.dataset].read(data, self.keep_markup)["test"]
         return self._encode(texts, restored.tokenizer, restored.model.saved.config), data_name(self.dataset, data)
 
     def _encode(self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> Dataset:

@@ -13,6 +13,7 @@ from descend.report import figures
 from descend.report.answer import answer
 from descend.report.asked import asked, findings
 from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
+from descend.report.levels import in_std, ways_to_compare
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, RunView, group_runs, groups_differ
 from descend.report.samples import pictures, texts
 from descend.report.tables import Cell, Row, Style, Table
@@ -71,7 +72,7 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
         InputError: If there is no run, a folder has not been evaluated or one of its files is damaged.
     """
     refuse((not runs, "a report needs at least one run folder; got none."))
-    views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
+    views = [in_std(run if isinstance(run, RunView) else RunView.read(Path(run))) for run in runs]
     groups = group_runs(views)
     names = list(dict.fromkeys(view.name for view in views))
     several = (
@@ -83,7 +84,7 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
         "runs.html",
         out,
         title=title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(views)} runs'}",
-        subtitle=several if len(groups) > 1 else groups[0].name,
+        subtitle=" ".join([f"{several}.", *ways_to_compare(views)]) if len(groups) > 1 else groups[0].name,
         sections=[_section(group, group.name if len(groups) > 1 else "", budget) for group in groups],
     )
 

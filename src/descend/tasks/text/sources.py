@@ -13,6 +13,7 @@ from descend.errors import InputError, reason, refusing
 from descend.progress import counted
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
 from descend.tasks.splits import TEST_SHARE, class_files, class_order, split_classes
+from descend.tasks.text.tokens import cleaned
 
 TABLES = (".csv", ".tsv", ".jsonl")
 """Suffixes of files with a text in each row."""
@@ -29,12 +30,13 @@ _COLUMNS = {"text": ("sentence1", "premise"), "pair": ("sentence2", "hypothesis"
 _LABELLED = {"text": ("text",), "label": ("label",)}
 
 
-def read_imdb(path: str | Path) -> DatasetDict:
+def read_imdb(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     """Read movie reviews and their sentiment.
 
     Args:
         path: The official ``aclImdb`` folder (``train`` and ``test``, each with ``pos/*.txt`` and ``neg/*.txt``), the
             folder that holds it, or a name on the Hub, such as ``stanfordnlp/imdb``.
+        keep_markup: Leave ``<br />`` in the texts; otherwise a blank takes its place.
 
     Returns:
         ``train`` and ``test``, each with ``text``, ``label`` (0 neg, 1 pos) and, if read from files, ``source``.
@@ -44,7 +46,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
     """
     root = Path(path).expanduser()
     if not root.exists():
-        return _of_hub(path, {"text": "text"})
+        return _of_hub(path, {"text": "text"}, keep_markup)
     inside = root / "aclImdb" if (root / "aclImdb").is_dir() else root
     for side, name in product(("train", "test"), IMDB_LABELS):
         if not (inside / side / name).is_dir():
@@ -53,10 +55,10 @@ def read_imdb(path: str | Path) -> DatasetDict:
                 f"{side}/{name}. Texts of one's own classes are read by --dataset labelled. A run keeps its kind."
             )
     _, files = class_files(inside, {".txt"}, IMDB_LABELS)
-    return DatasetDict({side: Dataset.from_list(_texts(files[side], root)) for side in ("train", "test")})
+    return DatasetDict({side: Dataset.from_list(_texts(files[side], root, keep_markup)) for side in ("train", "test")})
 
 
-def read_mnli(path: str | Path) -> DatasetDict:
+def read_mnli(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     """Read pairs of sentences, and whether the second follows from the first.
 
     Rows without a label that the annotators agreed on (label ``-``) are left out, as is usual.
@@ -65,6 +67,7 @@ def read_mnli(path: str | Path) -> DatasetDict:
         path: A folder with a training file (``train`` in its name) and a test file (``dev_matched``,
             ``validation_matched``, ``val`` or ``test``), in GLUE's tsv, MultiNLI's jsonl or a tsv of ``sentence1,
             sentence2, label, genre``; or a name on the Hub, such as ``nyu-mll/multi_nli``.
+        keep_markup: As in `read_imdb`.
 
     Returns:
         ``train`` and ``test``, each with ``text``, ``pair``, ``label`` (0 entailment, 1 neutral, 2 contradiction) and,
@@ -75,7 +78,7 @@ def read_mnli(path: str | Path) -> DatasetDict:
     """
     root = Path(path).expanduser()
     if not root.exists():
-        return _of_hub(path, {"text": "premise", "pair": "hypothesis"}, test="validation_matched")
+        return _of_hub(path, {"text": "premise", "pair": "hypothesis"}, keep_markup, test="validation_matched")
     if not root.is_dir():
         raise InputError(f"{root} must be a folder with a training and a test file; got a file.")
     files = pair_files(root)
@@ -93,16 +96,17 @@ def read_mnli(path: str | Path) -> DatasetDict:
                 f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got "
                 f"{names}. Give the folder of one format."
             )
-    return DatasetDict({side: _pairs(file) for side, (file,) in sides.items()})
+    return DatasetDict({side: _pairs(file, keep_markup) for side, (file,) in sides.items()})
 
 
-def read_labelled(path: str | Path) -> DatasetDict:
+def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     """Read texts with classes of one's own.
 
     Args:
         path: A folder with a folder of ``.txt`` files for each class, or with ``train`` and perhaps ``test`` and
             ``val`` of this kind; or a ``.csv``, ``.tsv`` or ``.jsonl`` file with the columns ``text`` and ``label``.
             Without a test side, ``val`` becomes one, or a fifth of each class, the same in every run.
+        keep_markup: As in `read_imdb`.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
@@ -114,7 +118,7 @@ def read_labelled(path: str | Path) -> DatasetDict:
     """
     root = Path(path).expanduser()
     if root.is_file() and root.suffix.lower() in TABLES:
-        texts = [values | {"source": place} for place, values in _rows(root, _LABELLED)]
+        texts = [values | {"source": place} for place, values in _rows(root, _LABELLED, keep_markup)]
         labels = class_order({row["label"] for row in texts})
         if len(labels) < 2:
             raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
@@ -123,7 +127,7 @@ def read_labelled(path: str | Path) -> DatasetDict:
         }
     elif root.is_dir():
         labels, files = class_files(root, {".txt"})
-        rows = {side: _texts(each, root) for side, each in files.items()}
+        rows = {side: _texts(each, root, keep_markup) for side, each in files.items()}
     else:
         raise InputError(
             f"{root} must be a folder with a folder of .txt files for each class, or a file {', '.join(TABLES)} with "
@@ -146,21 +150,21 @@ def pair_files(root: Path) -> list[Path]:
     )
 
 
-def _texts(files: Iterable[tuple[Path, int]], root: Path) -> list[dict[str, Any]]:
+def _texts(files: Iterable[tuple[Path, int]], root: Path, keep_markup: bool) -> list[dict[str, Any]]:
     """The texts in files, each with the number of its class."""
     refuse_ways_out(root, (file for file, _ in files))
     rows = []
     for file, label in counted(files, "reading", "text"):
-        text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
+        text = cleaned(read_text(file, MOST_REVIEW), keep_markup)
         if not text:
             raise InputError(f"{file} is empty; expected a text. Remove it.")
         rows.append({"text": text, "label": label, "source": str(file)})
     return rows
 
 
-def _pairs(file: Path) -> Dataset:
+def _pairs(file: Path, keep_markup: bool) -> Dataset:
     rows = []
-    for place, values in _rows(file, _COLUMNS):
+    for place, values in _rows(file, _COLUMNS, keep_markup):
         if values["label"] not in MNLI_LABELS:
             raise InputError(f"{place}: the label must be one of {', '.join(MNLI_LABELS)}; got {values['label']!r}.")
         rows.append(values | {"label": MNLI_LABELS.index(values["label"]), "source": place})
@@ -169,12 +173,15 @@ def _pairs(file: Path) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, dict[str, str]]]:
+def _rows(
+    file: Path, columns: Mapping[str, tuple[str, ...]], keep_markup: bool
+) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a file with their places, and the texts in some columns; only a label may be a whole number.
 
     Args:
         file: A file with one of the suffixes `TABLES`.
         columns: Our name for a column → its names in files.
+        keep_markup: As in `read_imdb`.
     """
     for place, row in json_objects(file) if file.suffix.lower() == ".jsonl" else _table(file):
         values = {}
@@ -187,7 +194,7 @@ def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[
                 value = str(value)
             if not plain_text(value):
                 raise InputError(f"{place}: {column} must be text; got {repr(value)[:60]}. Correct or remove the row.")
-            values[name] = value.strip()
+            values[name] = cleaned(value, keep_markup or name == "label")
         if "pair" in columns and values["label"] == "-":  # MNLI's annotators did not agree
             continue
         if empty := [name for name in columns if not values[name]]:
@@ -212,12 +219,13 @@ def _table(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
         ) from None
 
 
-def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
+def _of_hub(name: str | Path, columns: dict[str, str], keep_markup: bool, test: str = "test") -> DatasetDict:
     """Load a data set from the Hub and rename its columns to ours."""
     with refusing(f"{name} is no folder, and as a name on the Hub it can't be loaded", "Give the folder of the data."):
         loaded = load_dataset(str(name))
         sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})
         wanted = columns | {"label": "label"}
-        return sides.select_columns(list(wanted.values())).rename_columns(
+        sides = sides.select_columns(list(wanted.values())).rename_columns(
             {theirs: ours for ours, theirs in wanted.items() if ours != theirs}
         )
+        return sides.map(lambda row: {name: cleaned(row[name], keep_markup) for name in columns})

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 VOCABULARY = 8000
 """Vocabulary size of a tokenizer trained here; a few thousand reviews have that many words."""
 
+MARKUP = "<br />"
+"""The line break of HTML that IMDb's reviews hold."""
+
+KEEP_MARKUP = "keep_markup"
+"""The entry of a saved tokenizer's configuration: whether ``<br />`` was left in the texts of its training."""
+
 _READERS: dict[str, Any] = {
     "tokenizer.json": AutoTokenizer,
     "tokenizer_config.json": AutoTokenizer,
@@ -36,6 +42,11 @@ _READERS: dict[str, Any] = {
 """A file of a tokenizer → the class that reads its folder; the first file that is there counts."""
 
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+
+
+def cleaned(text: str, keep_markup: bool) -> str:
+    """A text without white space at its ends, with a blank for each `MARKUP` unless it is to be kept."""
+    return (text if keep_markup else text.replace(MARKUP, " ")).strip()
 
 
 def tokenize(
@@ -72,8 +83,8 @@ def tokenize(
             if len(ids) > max_length:
                 source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
                 raise InputError(
-                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Let it be cut by --truncate true, "
-                    "or raise --max-length."
+                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Leave out --no-truncate, so that it is "
+                    "cut, or raise --max-length."
                 )
         labels = rows["label"] if numbers is None else [numbers[label] for label in rows["label"]]
         # Pairs with the same premise are not independent samples.
