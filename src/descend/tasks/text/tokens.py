@@ -83,8 +83,8 @@ def tokenize(
             if len(ids) > max_length:
                 source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
                 raise InputError(
-                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Leave out --no-truncate, so that it is "
-                    "cut, or raise --max-length."
+                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Let it be cut: leave out "
+                    "--no-truncate; or raise --max-length."
                 )
         labels = rows["label"] if numbers is None else [numbers[label] for label in rows["label"]]
         # Pairs with the same premise are not independent samples.
