@@ -85,7 +85,7 @@ def denoise(words: Sequence[str]) -> None:
                 "--noise": dict(
                     type=float,
                     metavar="X",
-                    help="for a trial: add noise of this γ first, in std of the training data, and measure the error "
+                    help="for a trial: add noise of this γ first, in the unit of the training, and measure the error "
                     "[none]",
                 ),
                 "--limit": dict(type=int, metavar="N", help="only the first so many frames of each clip"),

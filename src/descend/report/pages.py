@@ -1,7 +1,7 @@
 """What writes the pages, each one HTML file without a network: of runs, of answers side by side, and of a sweep."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from descend.errors import refuse
+from descend.progress import counted
 from descend.report import figures
 from descend.report.answer import answer
 from descend.report.asked import asked, findings
@@ -91,20 +92,24 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
 
 def _section(group: Group, name: str, budget: int) -> dict[str, object]:
     """The values of the template for a group of runs."""
-    curious = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
-    return {
-        "name": name,
-        "answer": answer(group),
-        "curves": [each for each in (figures.quality(group), figures.time(group)) if each],
-        "pictures": pictures(group, budget),
-        "texts": texts(group),
-        "styles": {arm.label: arm.style for arm in group.arms},
-        "asked": asked(group),
-        "robustness": figures.robustness(group),
-        "by_noise": figures.by_noise(group),
-        "findings": findings(group),
-        "curious": [*curious, *figures.samples(group), *figures.prices(group)],
+
+    def curious() -> list[Chart]:
+        losses = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
+        return [*losses, *figures.samples(group), *figures.prices(group)]
+
+    parts: dict[str, Callable[[], object]] = {
+        "answer": lambda: answer(group),
+        "curves": lambda: [each for each in (figures.quality(group), figures.time(group)) if each],
+        "pictures": lambda: pictures(group, budget),
+        "texts": lambda: texts(group),
+        "asked": lambda: asked(group),
+        "robustness": lambda: figures.robustness(group),
+        "by_noise": lambda: figures.by_noise(group),
+        "findings": lambda: findings(group),
+        "curious": curious,
     }
+    made = {part: make() for part, make in counted(parts.items(), "drawing the page", "part")}
+    return {"name": name, "styles": {arm.label: arm.style for arm in group.arms}, **made}
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:
