@@ -28,7 +28,10 @@ PRIMARY = (
     ("smollm2", "two-stage", "linear-.05"),
 )
 HARM = 0.02
-"""The last layer is harmed where it is certain to lose more than this."""
+"""The last layer is harmed where it is certain to lose more than this share of its loss."""
+
+TOLERANCE = 2
+"""Points of accuracy below plain training's last layer, within which a layer suffices."""
 
 Cells = dict[str, dict[str, dict[str, dict[str, Any]]]]
 """Setting → recipe → seed → what was measured."""
@@ -54,12 +57,15 @@ def collect(work: Path) -> Cells:
                     entry["refitted"] = rounded(cell["refitted_0"].mean(0))
                 found.setdefault(name, {}).setdefault(named(recipe), {})[str(seed)] = entry
                 if recipe == "plain" and "distilled_0" in cell:
-                    told = {
-                        kind: entry[kind]
-                        | {"losses": [*rounded(cell[f"distilled_{level:g}"].mean(0)), entry[kind]["losses"][-1]]}
+                    # Their accuracies were not recorded.
+                    distilled = {
+                        kind: {
+                            "losses": [*rounded(cell[f"distilled_{level:g}"].mean(0)), entry[kind]["losses"][-1]],
+                            "last": entry[kind]["last"],
+                        }
                         for level, kind in ((0.0, "clean"), (plan.gamma, "noisy"))
                     }
-                    found[name].setdefault("distilled", {})[str(seed)] = told
+                    found[name].setdefault("distilled", {})[str(seed)] = distilled
     return found
 
 
@@ -166,10 +172,22 @@ def percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f}"
 
 
+def cells_scores(runs: dict[str, Any], kind: str) -> np.ndarray:
+    """The accuracies of a recipe's runs at every exit, (S, E)."""
+    return np.array([runs[seed][kind]["scores"] for seed in sorted(runs)])
+
+
+def layers_needed(scores: np.ndarray, plain: np.ndarray, exits: Any, points: float) -> int | None:
+    """The first exit from which on all means are so close to plain training's last; None if the last is not."""
+    mean, limit = scores.mean(0), plain.mean(0)[-1] - points / 100
+    return next((layer for place, layer in enumerate(exits) if min(mean[place:]) >= limit), None)
+
+
 def table(name: str, cells: dict, kind: str) -> dict[str, set[int]]:
     """Mean losses of a setting's recipes at each exit, K, the last layer's harm, where they are worse, and time.
 
-    K is the first exit from which on all means are within 2 % of plain training's last. Returns where they are worse.
+    K is the first exit from which on all mean accuracies are within `TOLERANCE` of plain training's last. Returns where
+    they are worse.
     """
     plan = PLANS[name]
     order = ["probe", "distilled", *RECIPES[1:], *(f"cut-{layers}" for layers in plan.cuts)]
@@ -185,14 +203,13 @@ def table(name: str, cells: dict, kind: str) -> dict[str, set[int]]:
     heads = " | ".join(map(str, plan.exits))
     print(f"| recipe | seeds | {heads} | K | last against plain, % | harmed | worse than another at | s |")
     print("|---|---:|" + "---:|" * len(plan.exits) + "---:|---:|---:|---|---:|")
-    limit = (1 + HARM) * np.mean([run[kind]["losses"][-1] for run in cells["probe"].values()])
+    plain = cells_scores(cells["probe"], kind)
     for recipe in order:
         runs = [cells[recipe][seed] for seed in sorted(cells.get(recipe, {}))]
         if not runs:
             continue
         losses = np.mean([run[kind]["losses"] for run in runs], 0)
         shown = [f"{value:.4g}" for value in losses]
-        enough = [layer for place, layer in enumerate(plan.exits[-len(losses) :]) if max(losses[place:]) <= limit]
         if recipe.startswith("cut-"):
             layers = int(recipe.removeprefix("cut-"))
             shown = [shown[0] if layer == layers else "" for layer in plan.exits]
@@ -202,7 +219,8 @@ def table(name: str, cells: dict, kind: str) -> dict[str, set[int]]:
         at = ", ".join(map(str, sorted(worse.get(recipe, set())))) if recipe in worse else ""
         seconds = [run["seconds"] for run in runs if "seconds" in run]
         time = f"{np.mean(seconds):.0f}" if seconds else ""
-        k = enough[0] if enough and recipe in worse else ""
+        known = recipe in worse and all("scores" in run[kind] for run in runs)
+        k = (layers_needed(cells_scores(cells[recipe], kind), plain, plan.exits, TOLERANCE) or "–") if known else ""
         print(f"| {recipe} | {len(runs)} | {' | '.join(shown)} | {k} | {last} | {harmed} | {at} | {time} |")
     floor = [run[kind]["losses"][-1] for run in cells.get("probe", {}).values()]
     if len(floor) > 1:

@@ -98,6 +98,12 @@ def band(axes: Any, x: Sequence[float], runs: Sequence[Any], label: str, **style
         axes.fill_between(x, rows.min(0), rows.max(0), alpha=0.15, color=style.get("color"), linewidth=0)
 
 
+def of_shared_seeds(rows: pd.DataFrame, by: Sequence[str] = ("arm", "form")) -> pd.DataFrame:
+    """The rows of the seeds that all methods have, so that a difference is not that of other seeds; all without any."""
+    shared = set.intersection(*(set(runs.seed) for _, runs in rows.groupby(list(by))))
+    return rows[rows.seed.isin(shared)] if shared else rows
+
+
 def against_noise(axes: Any, rows: pd.DataFrame) -> None:
     """The metric of the last layer against the test noise, a line for each method."""
     for (arm, form), runs in rows.groupby(["arm", "form"], sort=False):
@@ -132,7 +138,7 @@ def settings_of(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], c
     groups = list(rows.groupby(SETTING, sort=False))
     figure, axes = panels(len(groups), columns)
     for place, (setting, group) in zip(axes, groups, strict=True):
-        draw(place, group)
+        draw(place, of_shared_seeds(group))
         place.set_title(name_of(setting), fontsize=9)
     named = {name: line for place in axes for line, name in zip(*place.get_legend_handles_labels(), strict=True)}
     if named:
@@ -149,11 +155,13 @@ def settings_of(rows: pd.DataFrame, draw: Callable[[Any, pd.DataFrame], None], c
 
 def both_views(rows: pd.DataFrame) -> Figure:
     """The loss along the layers and the metric against noise, of one setting."""
+    rows = of_shared_seeds(rows)
     figure, (left, right) = panels(2, 2)
     along_layers(left, rows)
     against_noise(right, rows)
     left.legend(fontsize=7)
-    figure.suptitle(name_of(rows[SETTING].iloc[0]), fontsize=9)
+    seeds = rows.seed.nunique()
+    figure.suptitle(f"{name_of(rows[SETTING].iloc[0])}, {seeds} seed{'s' * (seeds > 1)}", fontsize=9)
     return figure
 
 
@@ -183,7 +191,7 @@ def figure_3(table: Table) -> Figure:
     """Video: RMSE against test noise, by depth, over the seeds that all depths have; dashed is plain training."""
     rows = strongest(some(compared(table, ("erm", "paper"), model=["UT", "DUST"]), "UT or DUST"))
     groups = [
-        (key, group[group.seed.isin(set.intersection(*(set(runs.seed) for _, runs in group.groupby("depth"))))])
+        (key, of_shared_seeds(group, ("depth", "arm")))
         for key, group in rows.groupby(["model", "data", "form"])
         if group.depth.nunique() > 1
     ]

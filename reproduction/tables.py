@@ -12,7 +12,7 @@ import pandas as pd
 from reproduction.cells import FIRST_EXIT, FIXED, PAPER_ARMS, SEARCHED
 from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of, plain_of
 from reproduction.grids import SCALES
-from reproduction.table import SETTING, Gain, Table, gain, holm, meets
+from reproduction.table import ENOUGH_GROUPS, SETTING, Gain, Table, gain, holm, meets
 from reproduction.table import number as over_noise
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -147,16 +147,20 @@ def searched(table: Table) -> pd.DataFrame:
 
 
 def primaries(table: Table) -> pd.DataFrame:
-    """The primary comparisons with Holm's correction; those that were not run have no p."""
+    """The primary comparisons with Holm's correction; no p without runs, ``open`` with few groups of test samples."""
     rows, gains = [], []
     for model, depth, data, gamma, form, arm, other in SCALES[table.scale].primaries:
         place = {"model": model, "depth": depth, "data": data, "gamma": gamma}
         gains.append(gain(table.where(arm="paper", form=form, **place), table.where(arm=arm, form=other, **place)))
         rows.append([f"{model}-{depth}", data, table.better(model, form), form, label_of(arm, other)])
     adjusted = holm([each.p for each in gains])
-    words = ["–" if math.isnan(each.p) else f"{p:.2g}" for each, p in zip(gains, adjusted, strict=True)]
+    words = [
+        "–" if math.isnan(each.p) else "open" if each.groups < ENOUGH_GROUPS else f"{p:.2g}"
+        for each, p in zip(gains, adjusted, strict=True)
+    ]
     heads = ["model", "data", "paper's form", "form", "against"]
-    measured = {"gain": gains, "p (Holm)": words, "seeds": [each.seeds for each in gains]}
+    counts = {"seeds": [each.seeds for each in gains], "test groups": [each.groups for each in gains]}
+    measured = {"gain": gains, "p (Holm)": words, **counts}
     return pd.DataFrame(rows, columns=heads).assign(**measured)
 
 

@@ -1,5 +1,6 @@
 """The project's pages: links lead somewhere; built, they are accessible and no wider than the screen."""
 
+import json
 import re
 import runpy
 from itertools import product
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from descend.results import RunConfig, Summary
+from descend.results import ENOUGH_GROUPS, RunConfig, Summary
 from reproduction import table, tables
 from tests.support.documented import ROOT
 
@@ -108,20 +109,64 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch)
     readme = " ".join(re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", (ROOT / "README.md").read_text()).split())
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     runpy.run_path(str(ROOT / "benchmarks" / "layers_picture.py"))["main"](tmp_path / "layers.png")
-    found = re.findall(r"^(\S+) (\S+) 5 seeds, K = (\d+)$", capsys.readouterr().out, re.MULTILINE)
+    told = capsys.readouterr().out
+    found = re.findall(r"^(\S+) (\S+) 5 seeds, .* (\d+) within 2,", told, re.MULTILINE)
     keep = {(model, recipe): layers for model, recipe, layers in found}
     plain, ours, weights = (
         [keep[model, recipe] for model in ("dinov2", "minilm")] for recipe in ("probe", "descent-.8", "linear-1")
     )
-    assert "plain training needs all {} layers of DINOv2-S and {} of MiniLM's 6.".format(*plain) in readme
-    assert ours == weights and "need {} and {}, and the last layer is".format(*ours) in readme
+    assert "plain training needs {} of DINOv2-S's 12 layers and {} of MiniLM's 6.".format(*plain) in readme
+    assert ours == weights and "and fixed weights, need {} and {}.".format(*ours) in readme
+    change = re.findall(r"descent-.8 .*\n.*\n  last layer -(\S+) points \((\S+) to", told)
+    lower, ends = ([float(each) for each in values] for values in zip(*reversed(change), strict=True))
+    assert "last layer is {:.2f} and {:.1f} points lower on average".format(*lower).replace("0.", ".") in readme
+    assert f"up to {-ends[0]:.1f} and {-ends[1]:.1f} by 95 % intervals".replace("0.", ".") in readme
     study = table.read(ROOT / "docs" / "results" / "study.jsonl")
     runs = study.where(model=["UT", "DUST"], arm="paper")
     assert f"holds in {runs.holds.sum()} of {len(runs)} runs of UT and DUST." in readme
-    gains = tables.primaries(study).gain
-    won, lost = (
-        sorted(abs(each.value) for each in gains if each.verdict == verdict) for verdict in ("better", "worse")
-    )
-    assert [f"{value:.0f}" for value in won] == ["1", "1"] and len(gains) == 6
-    losses = "{:.0f}, {:.0f} and {:.0f} %".format(*lost)
-    assert f"Of six primary comparisons over noise it wins two (by 1 %) and loses three (by {losses})." in readme
+    primaries = tables.primaries(study)
+    few = [row.gain for row in primaries.itertuples() if row.gain.groups < ENOUGH_GROUPS]
+    ahead = sorted(each.value for each in few if each.low > 0)
+    behind = sorted(-each.value for each in few if each.high < 0)
+    assert [f"{value:.0f}" for value in ahead] == ["1", "1"] and len(few) == 5 and len(primaries) == 6
+    losses = "{:.0f}, {:.0f} and {:.0f} %".format(*behind)
+    assert f"ahead in two (by 1 %) and behind in three (by {losses}), all five on 4 or 7 test clips" in readme
+    assert {each.groups for each in few} == {4, 7} and table.ENOUGH_GROUPS == ENOUGH_GROUPS
+    # With fewer than 12 groups no p is given, and those of texts stay.
+    assert [*primaries["p (Holm)"]] == ["open"] * 5 + ["0.57"]
+
+
+def test_the_layers_page_has_the_rows_of_its_command(monkeypatch, capsys):
+    """K, the last layer and where a recipe is proven worse, as `benchmarks/gate_table.py` prints them."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    made = runpy.run_path(str(ROOT / "benchmarks" / "gate_table.py"))
+    cells = json.loads((ROOT / "docs" / "results" / "layers.json").read_text())["seeds"]
+    page = (ROOT / "docs" / "results" / "layers.md").read_text("utf-8")
+    for setting, title in {
+        "minilm": "MiniLM on IMDb",
+        "dinov2": "DINOv2-S on MNIST",
+        "smollm2": "SmolLM2-135M",
+    }.items():
+        made["table"](setting, cells[setting], "clean")
+        printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+        section = page.split(f"## {title}")[1].split("\n#")[0]
+        for line in printed:
+            recipe, *_, layers, last, harmed, worse, _ = (cell.strip() for cell in line.split("|")[1:-1])
+            if not recipe.startswith("cut-"):
+                row = next(each for each in section.splitlines() if each.startswith(f"| {recipe} |"))
+                assert [cell.strip() for cell in row.split("|")[-6:-2]] == [layers, last, harmed, worse or "–"], row
+
+
+def test_no_page_says_that_the_last_layer_is_unharmed():
+    """Harm was not excluded; and what needs ``import descend.models`` is no plain checkpoint."""
+    wrong = re.compile(r"(last one|last layer|the last)( is)? unharmed|plain checkpoint|loads alone")
+    places = [ROOT / "CITATION.cff", ROOT / "pyproject.toml", *PAGES, *(ROOT / "src").rglob("*.py")]
+    allowed = {"layers.md", "CHANGELOG.md"}  # a question and its answer; history
+    found = [(path.name, hit[0]) for path in places if (hit := wrong.search(" ".join(path.read_text("utf-8").split())))]
+    assert [each for each in found if each[0] not in allowed] == []
+
+
+def test_the_rows_of_when_not_to_use_it_have_a_command():
+    page = (ROOT / "docs" / "explanation" / "when_not.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "---" not in line][1:]
+    assert len(rows) > 4 and not [row for row in rows if "lessons.md" in row]  # of those runs no command is left

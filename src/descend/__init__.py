@@ -1,4 +1,4 @@
-"""How many layers a transformer needs, and training so that fewer suffice, the last one unharmed.
+"""How many layers a transformer needs, and training that makes inner layers predict.
 
 Descent constraints, enforced by primal-dual training, make each layer lower the expected task loss. Importing this
 package is cheap: each name loads what it needs on first use, and `DescentProblem` and `PrimalDual` need torch alone.

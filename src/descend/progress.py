@@ -2,21 +2,27 @@
 
 import os
 import sys
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeAlias, TypeVar
 
 from tqdm import tqdm
 
 QUIET = "TQDM_DISABLE"
 """The environment variable that turns progress off, tqdm's own; processes that this one starts inherit it."""
 
+FIRST = 5.0
+"""Seconds until the first plain line; work that ends within them prints none."""
+
 EVERY = 10.0
-"""Seconds between two plain lines; work that ends within them prints none."""
+"""Seconds between two plain lines."""
 
 KNOWN = "{desc}: {n} of {total} {unit}s, {elapsed} gone, {remaining} left{postfix}"
 UNKNOWN = "{desc}: {n} {unit}s, {elapsed} gone{postfix}"
 """The plain line where the total is not known, or too small."""
 
 Progress: TypeAlias = tqdm
+
+Item = TypeVar("Item")
 
 
 class Lines(tqdm):
@@ -27,6 +33,7 @@ class Lines(tqdm):
     def refresh(self, nolock: bool = False, lock_args: object = None) -> None:
         """Print a line; not for `tqdm.write`, which asks by ``nolock`` to draw all bars again."""
         if not nolock:
+            self.mininterval = EVERY
             self.bar_format = UNKNOWN if self.total is None or self.n > self.total else KNOWN
             print(self, file=sys.stderr, flush=True)
 
@@ -39,8 +46,8 @@ class Lines(tqdm):
 
 
 def is_quiet() -> bool:
-    """Whether `QUIET` in the environment turns progress off."""
-    return os.environ.get(QUIET, "0") not in ("", "0")
+    """Whether `QUIET` in the environment turns progress off, or another process of the run shows it."""
+    return os.environ.get(QUIET, "0") not in ("", "0") or os.environ.get("RANK", "0") != "0"
 
 
 def progress(
@@ -60,4 +67,20 @@ def progress(
     if sys.stderr.isatty():
         return tqdm(**work, leave=leave, dynamic_ncols=True)
     # Without smoothing the time left is that at the mean rate.
-    return Lines(**work, delay=EVERY, mininterval=EVERY, miniters=1, smoothing=0)
+    return Lines(**work, delay=FIRST, mininterval=FIRST, miniters=1, smoothing=0)
+
+
+def counted(items: Iterable[Item], about: str, unit: str, total: int | None = None) -> Iterator[Item]:
+    """Give items one by one, and show how many are done.
+
+    Args:
+        items: The units of the work.
+        about: What is done with each.
+        unit: What an item is called, in the singular.
+        total: Their number, if they do not know it.
+    """
+    known = len(items) if total is None and isinstance(items, Sized) else total
+    with progress(known, about, unit, leave=False) as bar:
+        for item in items:
+            yield item
+            bar.update()

@@ -449,6 +449,7 @@ class TextSettings(RecipeSettings):
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: TextLength = setting(128, "longest text, in tokens")
     truncate: bool = setting(True, "cut longer texts, or refuse them")
+    keep_markup: bool = setting(False, "leave <br /> in texts; else it becomes a blank, for inference too")
 
     training = RecipeSettings.training | {
         "num_train_epochs": 4,

@@ -88,6 +88,7 @@ def test_the_demo_shows_a_fair_pair_and_makes_way_for_the_next(capsys, monkeypat
 
 def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("DESCEND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(progress, "FIRST", 600.0)  # a busy machine takes long
     for place, size in enumerate([(64, 48), (48, 64), (64, 48), (64, 48)]):
         write_video(tmp_path / "yard" / f"{place}.avi", size=size)
     write_video(tmp_path / "yard" / "4.avi", frames=1)
@@ -131,7 +132,8 @@ def test_levels_are_a_list_or_a_range(text, expected):
 
 
 def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_result_alone(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(progress, "EVERY", 1e-9)  # a line at every step
+    for name in ("FIRST", "EVERY"):  # a line at every step
+        monkeypatch.setattr(progress, name, 1e-9)
     _, err = said(capsys, "train", *BRIEF, *ERM, "--logging-steps", "1", "--out", tmp_path / "run")
     lines = err.splitlines()[3:]  # behind the data, their clips and the noise
     assert [line.split(",")[0] for line in lines[:3]] == [f"training: {step} of 3 steps" for step in (1, 2, 3)]

@@ -65,6 +65,19 @@ def test_real_texts_are_the_same_in_all_their_forms(real_data, read, places, siz
         assert not any("<br />" in row.get("text", "") for row in first)
 
 
+def test_line_breaks_of_html_are_read_alike_in_every_form(tmp_path):
+    broken = "bad <br /><br />film"
+    table = put(tmp_path, "t.csv", f"text,label\n{broken},a\nfine,b\ngood,a\nwell,b\n")
+    for keep, text in ((False, "bad   film"), (True, broken)):
+        forms = read_imdb(imdb(tmp_path / f"imdb {keep}"), keep), read_labelled(table, keep)
+        forms += (read_mnli(mnli(tmp_path / f"mnli {keep}", rows=[(broken, broken, "neutral")]), keep),)
+        texts = [
+            {row[name] for side in form.values() for row in side for name in row.keys() & {"text", "pair"}}
+            for form in forms
+        ]
+        assert [text in each for each in texts] == [True] * 3 and texts[2] == {text}
+
+
 LITTER = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        \x00\x02\xb0\xff"  # what macOS leaves beside a file
 
 

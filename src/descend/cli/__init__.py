@@ -22,14 +22,14 @@ from descend.errors import (
 from descend.reading import plain_text, shown
 
 ABOUT = """\
-descend: how many layers a transformer needs, and training so that fewer suffice
+descend: how many layers a transformer needs, and training that makes inner layers predict
 
   recipes      what can be trained
   train        train one model: descend train RECIPE --data PATH --out RUN
   evaluate     losses and errors of a run by layer and noise, and the verdict
   compare      one page over several evaluated runs
   report       write the page of a run, comparison or sweep again
-  export       the first K layers of a run as a plain checkpoint
+  export       the first K layers of a run as a checkpoint of their own
   denoise      frames of your videos, denoised by a run of a video recipe
   complete     answers of a language model, in AlpacaEval's form
   tasks        lm-eval's tasks over noise and at an exit; runs compared

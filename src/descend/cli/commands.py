@@ -20,7 +20,7 @@ def export(words: Sequence[str]) -> None:
     options = read(
         words,
         "export",
-        "Write the first K layers of a run's model, with its final norm and head, as a plain checkpoint.",
+        "Write the first K layers of a run's model, with its final norm and head, as a checkpoint of their own.",
         "RUN --layers K --out DIR [options]",
         {
             "run": dict(type=Path, help="folder of a trained run"),
@@ -85,7 +85,7 @@ def denoise(words: Sequence[str]) -> None:
                 "--noise": dict(
                     type=float,
                     metavar="X",
-                    help="for a trial: add noise of this γ first, in std of the training data, and measure the error "
+                    help="for a trial: add noise of this γ first, in the unit of the training, and measure the error "
                     "[none]",
                 ),
                 "--limit": dict(type=int, metavar="N", help="only the first so many frames of each clip"),

@@ -167,6 +167,10 @@ def compare(words: Sequence[str]) -> None:
     page, summaries = compare_runs(options.runs, options.out)
     for run, summary in zip(options.runs, summaries, strict=True):
         print(f"{run} ({method_words(summary)}): {summary.answer}")
+    from descend.report import RunView, ways_to_compare
+
+    for line in ways_to_compare([RunView.read(run) for run in options.runs]):
+        print(line)
     print(page)
 
 

@@ -15,6 +15,7 @@ from descend.evaluation.evaluate import Levels, Subject
 from descend.evaluation.layers import LayerLosses, evenly, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
 from descend.models import LayeredCausalLM, LayeredModel, UnrolledModel, evaluating, leave_at
+from descend.progress import counted, progress
 from descend.results import CONFIDENCE, ChosenExit, Drafts, ExitPoint, Exits, Latency, Speculation
 from descend.tasks import Task
 from descend.tiles import rows_per_tile
@@ -48,7 +49,8 @@ def latency(subject: Subject, levels: Levels) -> Iterator[tuple[str, Latency]]:
     inputs = subject.task.inputs(next(subject.batches.of(Subset(subject.data, chosen))))
     timed = _by_blocks if blocks else _by_predictions
     with evaluating(model):
-        passes = [timed(model, blocks, inputs, device) for _ in range(WARM_UP + REPEATS)][WARM_UP:]
+        rounds = counted(range(WARM_UP + REPEATS), "timing layers", "pass")
+        passes = [timed(model, blocks, inputs, device) for _ in rounds][WARM_UP:]
     if any(len(seconds) != model.depth + 1 for seconds in passes):
         return
     parts = [[after - before for before, after in pairwise([0.0, *seconds])] for seconds in passes]
@@ -121,8 +123,12 @@ def exits(
         confidence: How sure that bound must be.
     """
     model, task, batches = subject.model, subject.task, subject.batches
-    (chosen_on,) = measure(model, task, batches.of(validation))
-    reported = levels.get(0.0) or measure(model, task, batches.of(subject.data))[0]
+    with progress(len(validation), "choosing exits", "validation sample") as bar:  # type: ignore[arg-type]
+        (chosen_on,) = measure(model, task, batches.of(validation), progress=bar)
+    reported = levels.get(0.0)
+    if reported is None:
+        with progress(len(subject.data), "evaluating exits", "sample") as bar:
+            (reported,) = measure(model, task, batches.of(subject.data), progress=bar)
     guarantee = None
     if risk is not None:
         guarantee = on_test_data(certify(chosen_on, risk, confidence, noise=0.0), reported)
@@ -160,7 +166,9 @@ def _time_ratio(subject: Subject, threshold: float) -> float:
     model: Any = subject.model
     device, seconds = torch.device(subject.batches.device), [0.0, 0.0]
     model.eval()
-    for turn, batch in enumerate(subject.batches.of(subject.data)):
+    count = len(subject.batches.loader(subject.data))
+    batches = counted(subject.batches.of(subject.data), "timing exits", "batch", count)
+    for turn, batch in enumerate(batches):
         inputs = subject.task.inputs(batch)
         runs = (lambda inputs=inputs: model(**inputs), lambda inputs=inputs: model.exits(inputs, leave_at(threshold)))
         for run in runs if not turn else ():  # both are warm before they are timed
@@ -198,7 +206,7 @@ def speculation(
     chosen = [dataset[place] for place in evenly(len(dataset), prompts)]
     asked = [_prompt(sample, ignored, subject.batches.device) for sample in chosen]
     model.saved.eval()
-    answers = [_answer(model, ids) for ids in asked]
+    answers = [_answer(model, ids) for ids in counted(asked, "answering", "prompt")]
     written = sum(answer.shape[1] - ids.shape[1] for answer, ids in zip(answers, asked, strict=True))
     agreed = sum((agreements(model, *each) for each in zip(answers, asked, strict=True)), torch.zeros((), device="cpu"))
     layers = [

@@ -17,7 +17,7 @@ from descend.evaluation.evaluate import Evaluator, Levels, Subject
 from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
-from descend.progress import progress
+from descend.progress import counted, progress
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
 from descend.tasks.base import LABELS
 
@@ -46,7 +46,7 @@ def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[
     if not hasattr(task, "picture"):
         return
     totals, seen = dict.fromkeys(levels, 0.0), 0
-    for batch in subject.batches.loader(data):
+    for batch in counted(subject.batches.loader(data), "measuring the input", "batch"):
         clean, target = task.inputs(batch), task.target(batch)
         draws = SampleDraws(range(seen, seen + len(clean)))
         seen += len(clean)
@@ -103,7 +103,7 @@ def energies(subject: Subject, levels: Levels) -> Iterator[tuple[str, ByLevel]]:
     chosen = evenly(len(subject.data), MOST_SAMPLES)
     model.eval()
     by_level: ByLevel = {}
-    for level in levels:
+    for level in counted(levels, "measuring energies", "noise level"):
         total = torch.zeros(model.depth + 1, dtype=torch.float64, device="cpu")
         places = iter(chosen)
         for batch in subject.batches.of(Subset(subject.data, chosen)):

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Subset
 from descend.errors import refuse
 from descend.models import LayeredCausalLM, evaluating
 from descend.noise import Noise, SampleDraws
-from descend.progress import Progress
+from descend.progress import Progress, counted
 from descend.tasks import Task
 from descend.tiles import rows_per_tile
 
@@ -207,7 +207,7 @@ def survey(task: Task, batches: Iterable[dict[str, Any]]) -> tuple[str, float | 
     """
     fields: dict[str, Any] = defaultdict(partial(hashlib.blake2b, digest_size=8))
     classes: Counter[int] = Counter()
-    for batch in batches:
+    for batch in counted(batches, "reading samples", "batch"):
         mask, target = task.mask(batch), task.target(batch)
         if task.metric == "accuracy" and target.ndim == 1:
             classes.update(target.tolist())

@@ -16,7 +16,7 @@ from descend.errors import InputError
 from descend.evaluation.layers import Batches
 from descend.models import TRANSLATOR, LayeredCausalLM, LayeredClassifier, LibraryModel, evaluating
 from descend.noise import Noise
-from descend.progress import progress
+from descend.progress import counted, progress
 from descend.tasks import Task
 
 MOST = 5000
@@ -135,7 +135,7 @@ def _translations(model: LayeredCausalLM, task: Task, train: Dataset, batches: B
                 gram.addmm_(state.T, state)
                 cross.addmm_(state.T, last)
     found = []
-    for gram, cross in grams:
+    for gram, cross in counted(grams, "fitting readouts", "layer"):
         ridge = STATE_RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         found.append(torch.linalg.solve(gram + ridge, cross).T)
     return found
@@ -181,10 +181,14 @@ def _regressions(
     fitted, target = _features(classifier, task, train, batches, noise)
     held, held_target = _features(classifier, task, validation, batches, noise)
     probes = []
-    for layer, held_layer in zip(fitted, held, strict=True):
-        candidates = [_fit(layer, target, classifier.limits["labels"], ridge) for ridge in RIDGES]
-        losses = [F.cross_entropy(probe(held_layer), held_target).item() for probe in candidates]
-        probes.append(candidates[losses.index(min(losses))])
+    with progress(len(fitted) * len(RIDGES), "fitting readouts", "fit") as bar:
+        for layer, held_layer in zip(fitted, held, strict=True):
+            candidates = []
+            for ridge in RIDGES:
+                candidates.append(_fit(layer, target, classifier.limits["labels"], ridge))
+                bar.update()
+            losses = [F.cross_entropy(probe(held_layer), held_target).item() for probe in candidates]
+            probes.append(candidates[losses.index(min(losses))])
     return probes
 
 

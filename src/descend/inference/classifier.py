@@ -19,6 +19,7 @@ from transformers import (
 from descend.errors import InputError, reason, refuse
 from descend.models import LayeredClassifier, decide, leave_at, load_model
 from descend.results import CERTIFIED_FILE, CertifiedExit
+from descend.tasks.text.tokens import KEEP_MARKUP, cleaned
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ class DescentClassifier:
         Without a threshold the certified one applies, if the model has one; else all texts go through all layers.
 
         Args:
-            texts: A text, or a list of texts or of pairs. Texts that are too long for the model are cut.
+            texts: A text, or a list of texts or of pairs. Texts that are too long for the model are cut, and where
+                training read ``<br />`` as a blank, so does this.
             exit_threshold: In (0, 1]; a text leaves after the first layer whose confidence is at least that.
             batch_size: Texts per batch; a batch holds texts of similar length.
             layer: l, from 1 to L; all texts leave after it, in place of a threshold.
@@ -162,6 +164,8 @@ class DescentClassifier:
         columns = _columns(texts)
         if not columns:
             return []
+        if (keeps := self.tokenizer.init_kwargs.get(KEEP_MARKUP)) is not None:  # as in training
+            columns = tuple([cleaned(text, keeps) for text in column] for column in columns)
         # A tokenizer saved with a run has a maximum length; others may have a huge number.
         longest = min(self.model.limits.get("length", math.inf), self.tokenizer.model_max_length)
         cut = {"truncation": True, "max_length": int(longest)} if longest < 2**31 else {}

@@ -1,4 +1,4 @@
-"""Cut a model after its first K layers: the result is a plain checkpoint whose output is exit K's."""
+"""Cut a model after its first K layers: the result is of the same class, and its output is exit K's."""
 
 from typing import Any
 

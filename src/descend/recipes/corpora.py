@@ -30,12 +30,12 @@ class Corpus(NamedTuple):
     """A value of ``--dataset``.
 
     Attributes:
-        read: Reads its files, or its data set on the Hub.
+        read: Reads its files, or its data set on the Hub; the second argument is ``keep_markup``.
         generate: Generates rows that stand in where no files are given; None if it can't.
         labels: Names of the classes, in the order of their numbers; empty where the files name them.
     """
 
-    read: Callable[[str], DatasetDict]
+    read: Callable[[str, bool], DatasetDict]
     generate: Callable[[int, int], list[dict[str, Any]]] | None = None
     labels: tuple[str, ...] = ()
 
@@ -74,11 +74,11 @@ def _training_folder(place: Path) -> Path:
     return sides_in(folders_in(place)).get("train", place / "train")
 
 
-def read_parts(dataset: str, data: str | None, validation_share: float) -> DatasetDict:
+def read_parts(dataset: str, data: str | None, validation_share: float, keep_markup: bool = False) -> DatasetDict:
     """``train``, ``validation`` and ``test`` texts of a data set; generated texts if ``data`` is None."""
     kind = CORPORA[dataset]
     if data is not None:
-        found = kind.read(data)
+        found = kind.read(data, keep_markup)
         tell_shared({side: _keys(rows) for side, rows in found.items()}, "texts")
         return split_off(found, validation_share, by_class=not kind.labels)
     if kind.generate is None:

@@ -55,7 +55,7 @@ from descend.settings import (
     TextUTSettings,
 )
 from descend.tasks.text import Classification, learn_tokenizer, load_tokenizer, tokenize
-from descend.tasks.text.tokens import count_cut
+from descend.tasks.text.tokens import KEEP_MARKUP, count_cut
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class TextRecipe(TextSettings, Recipe):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the texts."""
-        parts = read_parts(self.dataset, self.source, self.validation_share)
+        parts = read_parts(self.dataset, self.source, self.validation_share, self.keep_markup)
         if restored is not None:
             tokenizer, config = restored.tokenizer, restored.model.saved.config
         else:
@@ -103,7 +103,9 @@ class TextRecipe(TextSettings, Recipe):
             words = (text for name in ("text", "pair") if name in train.column_names for text in train[name])
             tokenizer = learn_tokenizer(words) if source is None else load_tokenizer(source)
             tokenizer.model_input_names = inputs_of(config)
-            tokenizer.model_max_length = self.max_length  # saved, so that inference cuts texts as training does
+            # Saved, so that inference cuts texts and reads markup as training does.
+            tokenizer.model_max_length = self.max_length
+            tokenizer.init_kwargs[KEEP_MARKUP] = self.keep_markup
         encoded = {side: self._encode(texts, tokenizer, config) for side, texts in parts.items()}
         cut = sum(count_cut(texts, encoded[side], tokenizer, self.max_length) for side, texts in parts.items())
         return Data(
@@ -117,7 +119,7 @@ class TextRecipe(TextSettings, Recipe):
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
-        parts = CORPORA[self.dataset].read(data)
+        parts = CORPORA[self.dataset].read(data, self.keep_markup)
         texts, name = parts["test"], data_name(self.dataset, data)
         tell_read(name, sources_read(data, parts.values()))
         encoded = self._encode(texts, restored.tokenizer, restored.model.saved.config)

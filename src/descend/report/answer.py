@@ -29,7 +29,18 @@ def answer(group: Group) -> Answer:
     table, words = numbers(group)
     terms = by_run(group, ((run, " ".join(run.summary.terms())) for run in runs))
     notes = by_run(group, ((run, run.summary.note) for run in runs))
-    return Answer(headline, [_needed(group), table], [*terms, *words, *notes])
+    levels = by_run(group, ((run, _as_variance(run)) for run in runs))
+    return Answer(headline, [_needed(group), table], [*terms, *words, *levels, *notes])
+
+
+def _as_variance(run: RunView) -> str:
+    """How the noise of a run was given, where that is not the page's unit; else empty."""
+    if run.variance is None:
+        return ""
+    return (
+        f"Its training noise was given as {run.variance:g} with γσ_x as the variance (--noise-is variance), a standard "
+        f"deviation of {run.summary.train_noise:g} σ_x: γ on this page."
+    )
 
 
 def _side_by_side(group: Group) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from descend.report.runs import Arm, Group, RunView, by_run, format_alpha
 from descend.report.tables import Cell, Row, Table
-from descend.results import ENOUGH_GROUPS, STATUSES, Status, number
+from descend.results import ENOUGH_GROUPS, STATUSES, Status, Summary, number
 
 _LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
 _MEND = (
@@ -60,17 +60,41 @@ def asked(group: Group) -> Answer | None:
     statuses: list[Status] = [run.summary.status for run in runs]
     status = max(statuses, key=STATUSES.index)
     _, headline, advice = _WORDS[status]
+    missed = [found for run in runs if run.summary.status == status and (found := _missed(run.summary))]
+    shown = status
+    if status == "open" and missed:
+        # Numbers first: few groups make them unsure, and not small.
+        headline, shown = f"{max(missed, key=len)}: open", "not_significant"
+        advice = f"{advice} {_MEND}"
     if len(runs) > 1:
         headline += f": {statuses.count(status)} of {len(runs)} runs"
     said = [
         *((run, f"Asked: {bounds(run)}.") for run in runs),
         *((run, run.summary.verdict) for run in runs),
+        *((run, f"{found}." if (found := _missed(run.summary)) else "") for run in runs),
         *((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs),
     ]
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
-    shown = "open" if worse and status in ("holds", "undecided") else status
+    shown = "open" if worse and status in ("holds", "undecided") else shown
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
     return Answer(headline, tables, [*by_run(group, said), *worse], shown, _WORDS[shown][0], advice)
+
+
+def _missed(summary: Summary) -> str:
+    """How many constraints are missed, and by what share of their bounds; empty if none is."""
+    known = summary.losses_to_reach(summary.train_noise)
+    shares = [
+        summary.violations[layer - 1] / known[layer]
+        for layer in summary.violated
+        if layer and known.get(layer) and summary.violations[layer - 1] > 0
+    ]
+    if summary.cap and 0 in summary.violated and (summary.cap_violation or 0) > 0:
+        shares.append((summary.cap_violation or 0) / summary.cap)
+    if not shares:
+        return ""
+    count = sum(summary.asks(layer) for layer in range(1, summary.depth + 1)) + (summary.cap is not None)
+    low, high = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"
+    return f"{len(shares)} of {count} constraints missed, by {low if low == high else f'{low} to {high}'}\u00a0%"
 
 
 def bounds(run: RunView) -> str:

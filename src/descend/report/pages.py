@@ -1,7 +1,7 @@
 """What writes the pages, each one HTML file without a network: of runs, of answers side by side, and of a sweep."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from descend.errors import refuse
+from descend.progress import counted
 from descend.report import figures
 from descend.report.answer import answer
 from descend.report.asked import asked, findings
 from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
+from descend.report.levels import in_std, ways_to_compare
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, RunView, group_runs, groups_differ
 from descend.report.samples import pictures, texts
 from descend.report.tables import Cell, Row, Style, Table
@@ -71,7 +73,7 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
         InputError: If there is no run, a folder has not been evaluated or one of its files is damaged.
     """
     refuse((not runs, "a report needs at least one run folder; got none."))
-    views = [run if isinstance(run, RunView) else RunView.read(Path(run)) for run in runs]
+    views = [in_std(run if isinstance(run, RunView) else RunView.read(Path(run))) for run in runs]
     groups = group_runs(views)
     names = list(dict.fromkeys(view.name for view in views))
     several = (
@@ -83,27 +85,31 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
         "runs.html",
         out,
         title=title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(views)} runs'}",
-        subtitle=several if len(groups) > 1 else groups[0].name,
+        subtitle=" ".join([f"{several}.", *ways_to_compare(views)]) if len(groups) > 1 else groups[0].name,
         sections=[_section(group, group.name if len(groups) > 1 else "", budget) for group in groups],
     )
 
 
 def _section(group: Group, name: str, budget: int) -> dict[str, object]:
     """The values of the template for a group of runs."""
-    curious = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
-    return {
-        "name": name,
-        "answer": answer(group),
-        "curves": [each for each in (figures.quality(group), figures.time(group)) if each],
-        "pictures": pictures(group, budget),
-        "texts": texts(group),
-        "styles": {arm.label: arm.style for arm in group.arms},
-        "asked": asked(group),
-        "robustness": figures.robustness(group),
-        "by_noise": figures.by_noise(group),
-        "findings": findings(group),
-        "curious": [*curious, *figures.samples(group), *figures.prices(group)],
+
+    def curious() -> list[Chart]:
+        losses = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
+        return [*losses, *figures.samples(group), *figures.prices(group)]
+
+    parts: dict[str, Callable[[], object]] = {
+        "answer": lambda: answer(group),
+        "curves": lambda: [each for each in (figures.quality(group), figures.time(group)) if each],
+        "pictures": lambda: pictures(group, budget),
+        "texts": lambda: texts(group),
+        "asked": lambda: asked(group),
+        "robustness": lambda: figures.robustness(group),
+        "by_noise": lambda: figures.by_noise(group),
+        "findings": lambda: findings(group),
+        "curious": curious,
     }
+    made = {part: make() for part, make in counted(parts.items(), "drawing the page", "part")}
+    return {"name": name, "styles": {arm.label: arm.style for arm in group.arms}, **made}
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:

@@ -81,6 +81,7 @@ class RunView:
         folder: Where it lies; None for one that was made in memory.
         groups: Its ``groups.json``, on which intervals rest.
         calibrated: Whether this model's logits were divided by a temperature; None if that is not known.
+        variance: The training noise as it was given, where γσ_x is the variance and the levels here are converted.
     """
 
     summary: Summary
@@ -91,6 +92,7 @@ class RunView:
     decisions: Decisions | None = None
     groups: Groups | None = None
     calibrated: bool | None = None
+    variance: float | None = None
 
     @property
     def setting(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from descend.errors import InputError, refuse
+from descend.progress import counted
 from descend.report.tables import Cell, Row, Table
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def embed(frames: Mapping[str, Frames], budget: int, trained: float) -> dict[str
         for label, item in frames.items():
             shown.append((label, ["noise", "layer", "clip"], item.reconstruction[kept, :, :clips]))
         panels = []
-        for label, axes, images in shown:
+        for label, axes, images in counted(shown, "drawing pictures", "panel"):
             rmse = np.sqrt(np.square(images.astype(np.float32) - clean).mean(axis=(-1, -2))).round(2).tolist()
             panels.append(
                 {"label": label, "axes": axes, "images": _encode(images), "rmse": None if images is clean else rmse}

@@ -75,6 +75,7 @@ def card_of_run(
         read += " Transparent images were laid on white."
     about = [
         f"{config.model}, trained on {config.dataset}{begin}, {_how(trained, noise_on)}. {read}{_notes(trained)}",
+        _texts(settings),
         note,
     ]
     if layers is not None:
@@ -111,6 +112,17 @@ def card_of_model(network: Any, name: str, what: str, trained: Trained | None, *
     if trained is not None:
         what += f" It was trained {_how(trained, 'the input embedding')}.{_notes(trained)}"
     return card(network, name, [what], **more)
+
+
+def _texts(settings: dict[str, Any]) -> str:
+    """Sentences on what a recipe of texts does to them before the tokenizer reads them; empty for other recipes."""
+    if "truncate" not in settings:
+        return ""
+    longest = f"{settings['max_length']} tokens"
+    cut = f"Texts are cut after {longest}." if settings["truncate"] else f"No text of its training had over {longest}."
+    if settings.get("keep_markup", True):
+        return f"{cut} Markup such as `<br />` was left in them."
+    return f"{cut} A blank takes the place of `<br />` in them: do the same with yours, as `DescentClassifier` does."
 
 
 def hub_name(source: str) -> str | None:

@@ -21,6 +21,7 @@ from descend.results import (
     read_config,
     read_trained,
 )
+from descend.tasks.text.tokens import KEEP_MARKUP
 from descend.training.config import DescentConfig, problem_of
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
@@ -128,7 +129,10 @@ def of_model(folder: Path, name: str, data: str, dataset: str | None = None) -> 
     recipe = kind(model=str(folder), data=data, **given)
     restored = _restored(recipe, folder)
     longest = min(restored.model.limits.get("length", LONGEST), LONGEST)
-    recipe = replace(recipe, max_length=longest).completed()
+    tokenizer, read = restored.tokenizer, {"max_length": longest}
+    if name == "text" and KEEP_MARKUP in getattr(tokenizer, "init_kwargs", {}):
+        read["keep_markup"] = tokenizer.init_kwargs[KEEP_MARKUP]
+    recipe = replace(recipe, **read).completed()
     args = DescentConfig(output_dir=str(folder), report_to="none")
     note = {"note": _UNTRAINED} if trained is None else {}
     known = "classification" if name == "text" else name  # a summary with the recipe text is that of a run

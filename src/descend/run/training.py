@@ -17,6 +17,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import has_length
 from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
@@ -323,14 +324,21 @@ class _ShowProgress(ProgressCallback):
     """Shows the steps, the time left and the last logged losses, on the main process."""
 
     training_bar: Any
+    prediction_bar: Any
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.current_step = state.global_step
         if state.is_world_process_zero:
             self.training_bar = progress(state.max_steps, "training", "step", initial=state.global_step)
 
-    def on_prediction_step(self, *_: Any, **kwargs: Any) -> None:
-        """Evaluation shows its own progress."""
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            if self.prediction_bar is None:
+                count = len(eval_dataloader) if has_length(eval_dataloader) else None
+                self.prediction_bar = progress(count, "evaluating", "batch", leave=False)
+            self.prediction_bar.update()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         names = ("loss", "eval_loss", *(["eval_violation"] if args.method == "constrained" else []))

@@ -29,6 +29,7 @@ from descend.evaluation.calibration import COST_TOLERANCE, TEMPERATURES, at_temp
 from descend.evaluation.layers import Batches, LayerLosses, WatchRows, embedding_std, measure
 from descend.evaluation.satisfaction import verdict
 from descend.models import PLACES, LayeredCausalLM, LayeredClassifier, changed
+from descend.progress import progress
 from descend.results import DUAL_FILE, FEASIBLE_FOLDER, Verdict, atomic_folder, put
 from descend.tasks.text import Classification
 from descend.training.config import MEASURED
@@ -318,15 +319,20 @@ class Measuring(TrainerHooks):
                 self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
 
         def look() -> LayerLosses:
-            (layers,) = measure(
-                self.objective.model,
-                self.objective.task,
-                map(self.on_device, loader),
-                [fixed],
-                watch=watch,
-                watch_rows=self._watch_rows(),
-                keep_logits=self._calibrates,
-            )
+            # A callback that hears of each batch shows its own progress.
+            quiet = calls_back or self.args.disable_tqdm or not self.is_world_process_zero()
+            total = len(loader.dataset) if has_length(getattr(loader, "dataset", None)) else None
+            with progress(total, "measuring layers", "sample", leave=False, quiet=quiet) as bar:
+                (layers,) = measure(
+                    self.objective.model,
+                    self.objective.task,
+                    map(self.on_device, loader),
+                    [fixed],
+                    watch=watch,
+                    watch_rows=self._watch_rows(),
+                    keep_logits=self._calibrates,
+                    progress=bar,
+                )
             return layers
 
         with self.compute_loss_context_manager():

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from descend.errors import InputError, refusing
 from descend.extras import required
-from descend.progress import progress
+from descend.progress import counted, progress
 from descend.reading import MOST_BYTES, is_litter, refuse_ways_out
 from descend.settings import DIGITS
 from descend.tasks.folders import class_files, files_read
@@ -63,7 +63,10 @@ class Pictures(NamedTuple):
             InputError: If a class has too few images.
         """
         with ThreadPoolExecutor() as pool:
-            digests = {name: list(pool.map(_digest, side.pictures)) for name, side in self.sides.items()}
+            digests = {
+                name: list(counted(pool.map(_digest, side.pictures), "comparing", "image", len(side.pictures)))
+                for name, side in self.sides.items()
+            }
         tell_shared(digests, "images")
         keys, sides = digests["train"], dict(self.sides)
         for name, share in (("test", TEST_SHARE), ("validation", validation_share)):

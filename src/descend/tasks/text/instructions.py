@@ -10,12 +10,14 @@ from transformers import PreTrainedTokenizerBase
 from descend.errors import InputError
 from descend.reading import json_objects, plain_text
 from descend.tasks.text.language import IGNORED
+from descend.tasks.text.tokens import encoded_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "sun", "moon", "star", "cat", "dog", "fox", "old", "new", "big"]
 COUNT = 2500
+COLUMNS = ("instruction", "input", "output")
 
 
 class Instructions(NamedTuple):
@@ -52,7 +54,7 @@ def read_instructions(path: str | Path) -> Instructions:
         raise InputError(f"{file} must be a file of instructions, such as alpaca_data.json; {got}.")
     rows, skipped = [], Counter[str]()
     for place, row in json_objects(file):
-        values: dict[str, Any] = {name: row.get(name) for name in ("instruction", "input", "output")}
+        values: dict[str, Any] = {name: row.get(name) for name in COLUMNS}
         values["input"] = values["input"] or ""  # some files have null for an empty input
         for name, value in values.items():
             if not plain_text(value) or (name == "instruction" and not value.strip()):
@@ -111,18 +113,19 @@ def tokenize_instructions(given: Instructions, tokenizer: PreTrainedTokenizerBas
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no token for the end of a text; set its eos_token and save it again.")
 
-    def encode(row: dict[str, str]) -> dict[str, Any]:
-        question = encode_prompt(tokenizer, prompt(tokenizer, row["instruction"], row["input"]))
-        answer = tokenizer(row["output"], add_special_tokens=False, verbose=False)["input_ids"]
-        targets = [*answer, tokenizer.eos_token_id]
-        return {
-            "input_ids": [*question, *targets][:max_length],
-            "labels": [*[IGNORED] * len(question), *targets][:max_length],
-            "cut": len(question) + len(targets) > max_length,
-        }
+    def encode(columns: dict[str, list[str]]) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {"input_ids": [], "labels": [], "cut": []}
+        for instruction, given_input, output in zip(*(columns[name] for name in COLUMNS), strict=True):
+            question = encode_prompt(tokenizer, prompt(tokenizer, instruction, given_input))
+            answer = tokenizer(output, add_special_tokens=False, verbose=False)["input_ids"]
+            targets = [*answer, tokenizer.eos_token_id]
+            found["input_ids"].append([*question, *targets][:max_length])
+            found["labels"].append([*[IGNORED] * len(question), *targets][:max_length])
+            found["cut"].append(len(question) + len(targets) > max_length)
+        return found
 
-    encoded = given.rows.map(encode, remove_columns=given.rows.column_names)
-    answered = encoded.filter(lambda row: row["labels"][-1] != IGNORED)
+    encoded = encoded_rows(given.rows, encode)
+    answered = encoded.filter(lambda labels: labels[-1] != IGNORED, input_columns="labels")
     skipped = dict(given.skipped)
     if len(answered) < len(encoded):
         skipped[f"prompt of {max_length} tokens or more"] = len(encoded) - len(answered)

@@ -9,9 +9,11 @@ from typing import Any
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 
 from descend.errors import InputError, reason, refusing
+from descend.progress import counted
 from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out, shown
 from descend.tasks.folders import class_files, class_name, class_order, folders_in, said_side, sides_in
 from descend.tasks.splits import TEST_SHARE, split_classes
+from descend.tasks.text.tokens import cleaned
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
 """Suffixes of files with a text in each row."""
@@ -28,12 +30,13 @@ _COLUMNS = {"text": ("sentence1", "premise"), "pair": ("sentence2", "hypothesis"
 _LABELLED = {"text": ("text",), "label": ("label",)}
 
 
-def read_imdb(path: str | Path) -> DatasetDict:
+def read_imdb(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     """Read movie reviews and their sentiment.
 
     Args:
         path: The official ``aclImdb`` folder (``train`` and ``test``, each with ``pos/*.txt`` and ``neg/*.txt``), the
             folder that holds it, or a name on the Hub, such as ``stanfordnlp/imdb``.
+        keep_markup: Leave ``<br />`` in the texts; otherwise a blank takes its place.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label`` (0 neg, 1 pos) and,
@@ -44,7 +47,7 @@ def read_imdb(path: str | Path) -> DatasetDict:
     """
     root = Path(path).expanduser()
     if not root.exists():
-        return _of_hub(path, {"text": "text"})
+        return _of_hub(path, {"text": "text"}, keep_markup)
     inside = root / "aclImdb" if (root / "aclImdb").is_dir() else root
     sides = sides_in(folders_in(inside))
     for side in ("train", "test"):
@@ -55,10 +58,10 @@ def read_imdb(path: str | Path) -> DatasetDict:
                 f"{side}/{lacking[0]}. Texts of one's own classes are read by --dataset labelled. A run keeps its kind."
             )
     _, files = class_files(inside, ".txt", {".txt"}, IMDB_LABELS)
-    return DatasetDict({side: Dataset.from_list(_texts(each, root)) for side, each in files.items()})
+    return DatasetDict({side: Dataset.from_list(_texts(each, root, keep_markup)) for side, each in files.items()})
 
 
-def read_mnli(path: str | Path) -> DatasetDict:
+def read_mnli(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     """Read pairs of sentences, and whether the second follows from the first.
 
     Rows without a label that the annotators agreed on (label ``-``) are left out, as is usual.
@@ -67,6 +70,7 @@ def read_mnli(path: str | Path) -> DatasetDict:
         path: A folder with a file for each side that its name says, such as ``train.tsv`` and ``dev_matched.tsv``, in
             GLUE's tsv, MultiNLI's jsonl or a tsv of ``sentence1, sentence2, label, genre``; or a name on the Hub, such
             as ``nyu-mll/multi_nli``. GLUE's mismatched pairs, and its test file, which has no labels, are passed over.
+        keep_markup: As in `read_imdb`.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where there are both others, each with ``text``, ``pair``, ``label``
@@ -77,7 +81,7 @@ def read_mnli(path: str | Path) -> DatasetDict:
     """
     root = Path(path).expanduser()
     if not root.exists():
-        return _of_hub(path, {"text": "premise", "pair": "hypothesis"}, test="validation_matched")
+        return _of_hub(path, {"text": "premise", "pair": "hypothesis"}, keep_markup, test="validation_matched")
     if not root.is_dir():
         raise InputError(f"{root} must be a folder with a training and a test file; got a file.")
     files = pair_files(root)
@@ -98,10 +102,10 @@ def read_mnli(path: str | Path) -> DatasetDict:
                 f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got "
                 f"{names}. Give the folder of one format."
             )
-    return DatasetDict({side: _pairs(file) for side, candidates in sides.items() for file in candidates})
+    return DatasetDict({side: _pairs(file, keep_markup) for side, candidates in sides.items() for file in candidates})
 
 
-def read_labelled(path: str | Path) -> DatasetDict:
+def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     """Read texts with classes of one's own.
 
     Args:
@@ -109,6 +113,7 @@ def read_labelled(path: str | Path) -> DatasetDict:
             `class_files` reads them; a file of one of the kinds `TABLES` with the columns ``text`` and ``label``; or a
             folder with such files for the sides that their names say, such as ``train.csv`` and ``dev.csv``. Without a
             test side, a validation side becomes one, or a fifth of each class, the same in every run.
+        keep_markup: As in `read_imdb`.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
@@ -120,13 +125,13 @@ def read_labelled(path: str | Path) -> DatasetDict:
     """
     root = Path(path).expanduser()
     if root.is_file() and root.suffix.lower() in TABLES:
-        labels, rows = _labelled({"train": root})
+        labels, rows = _labelled({"train": root}, keep_markup)
     elif root.is_dir() and (tables := side_tables(root)):
         refuse_ways_out(root, tables.values())
-        labels, rows = _labelled(tables)
+        labels, rows = _labelled(tables, keep_markup)
     elif root.is_dir():
         labels, files = class_files(root, ".txt", {".txt"})
-        rows = {side: _texts(each, root) for side, each in files.items()}
+        rows = {side: _texts(each, root, keep_markup) for side, each in files.items()}
     else:
         raise InputError(
             f"{root} must be a folder with a folder of .txt files for each class, or a file {', '.join(TABLES)} with "
@@ -167,23 +172,23 @@ def pair_files(root: Path) -> list[Path]:
     )
 
 
-def _texts(files: Iterable[tuple[Path, int]], root: Path) -> list[dict[str, Any]]:
+def _texts(files: Iterable[tuple[Path, int]], root: Path, keep_markup: bool) -> list[dict[str, Any]]:
     """The texts in files, each with the number of its class."""
     refuse_ways_out(root, (file for file, _ in files))
     rows = []
-    for file, label in files:
-        text = read_text(file, MOST_REVIEW).replace("<br />", " ").strip()
+    for file, label in counted(files, "reading", "text"):
+        text = cleaned(read_text(file, MOST_REVIEW), keep_markup)
         if not text:
             raise InputError(f"{file} is empty; expected a text. Remove it.")
         rows.append({"text": text, "label": label, "source": shown(file)})
     return rows
 
 
-def _labelled(tables: Mapping[str, Path]) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
+def _labelled(tables: Mapping[str, Path], keep_markup: bool) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
     """The classes of the training file, and the rows of each side's file, each with the number of its class."""
     found: dict[str, list[dict[str, Any]]] = {}
     for side, file in tables.items():
-        rows = [values | {"source": place} for place, values in _rows(file, _LABELLED)]
+        rows = [values | {"source": place} for place, values in _rows(file, _LABELLED, keep_markup)]
         found[side] = [row | {"label": class_name(row["label"])} for row in rows]
     numbers = {name: number for number, name in enumerate(class_order({row["label"] for row in found["train"]}))}
     if len(numbers) < 2:
@@ -199,9 +204,9 @@ def _labelled(tables: Mapping[str, Path]) -> tuple[list[str], dict[str, list[dic
     return [*numbers], found
 
 
-def _pairs(file: Path) -> Dataset:
+def _pairs(file: Path, keep_markup: bool) -> Dataset:
     rows = []
-    for place, values in _rows(file, _COLUMNS):
+    for place, values in _rows(file, _COLUMNS, keep_markup):
         if values["label"] not in MNLI_LABELS:
             raise InputError(f"{place}: the label must be one of {', '.join(MNLI_LABELS)}; got {values['label']!r}.")
         rows.append(values | {"label": MNLI_LABELS.index(values["label"]), "source": place})
@@ -210,12 +215,15 @@ def _pairs(file: Path) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, dict[str, str]]]:
+def _rows(
+    file: Path, columns: Mapping[str, tuple[str, ...]], keep_markup: bool
+) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a file with their places, and the texts in some columns; only a label may be a whole number.
 
     Args:
         file: A file with one of the suffixes `TABLES`.
         columns: Our name for a column → its names in files.
+        keep_markup: As in `read_imdb`.
     """
     for place, row in _records(file):
         values = {}
@@ -228,7 +236,7 @@ def _rows(file: Path, columns: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[
                 value = str(value)
             if not plain_text(value):
                 raise InputError(f"{place}: {column} must be text; got {repr(value)[:60]}. Correct or remove the row.")
-            values[name] = value.strip()
+            values[name] = cleaned(value, keep_markup or name == "label")
         if "pair" in columns and values["label"] == "-":  # MNLI's annotators did not agree
             continue
         if empty := [name for name in columns if not values[name]]:
@@ -292,12 +300,13 @@ def _quotes(file: Path) -> bool:
     return quoted
 
 
-def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
+def _of_hub(name: str | Path, columns: dict[str, str], keep_markup: bool, test: str = "test") -> DatasetDict:
     """Load a data set from the Hub and rename its columns to ours."""
     with refusing(f"{name} is no folder, and as a name on the Hub it can't be loaded", "Give the folder of the data."):
         loaded = load_dataset(str(name))
         sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})
         wanted = columns | {"label": "label"}
-        return sides.select_columns(list(wanted.values())).rename_columns(
+        sides = sides.select_columns(list(wanted.values())).rename_columns(
             {theirs: ours for ours, theirs in wanted.items() if ours != theirs}
         )
+        return sides.map(lambda row: {name: cleaned(row[name], keep_markup) for name in columns})

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -18,12 +19,19 @@ from transformers import (
 )
 
 from descend.errors import InputError, SampleError, reason
+from descend.progress import progress
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 VOCABULARY = 8000
 """Vocabulary size of a tokenizer trained here; a few thousand reviews have that many words."""
+
+MARKUP = "<br />"
+"""The line break of HTML that IMDb's reviews hold."""
+
+KEEP_MARKUP = "keep_markup"
+"""The entry of a saved tokenizer's configuration: whether ``<br />`` was left in the texts of its training."""
 
 _READERS: dict[str, Any] = {
     "tokenizer.json": AutoTokenizer,
@@ -34,6 +42,11 @@ _READERS: dict[str, Any] = {
 """A file of a tokenizer → the class that reads its folder; the first file that is there counts."""
 
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+
+
+def cleaned(text: str, keep_markup: bool) -> str:
+    """A text without white space at its ends, with a blank for each `MARKUP` unless it is to be kept."""
+    return (text if keep_markup else text.replace(MARKUP, " ")).strip()
 
 
 def tokenize(
@@ -70,15 +83,34 @@ def tokenize(
             if len(ids) > max_length:
                 source = rows["source"][place] if "source" in rows else f"text {rows['text'][place][:40]!r}"
                 raise InputError(
-                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Let it be cut by --truncate true, "
-                    "or raise --max-length."
+                    f"{source} has {len(ids)} tokens; expected at most {max_length}. Let it be cut: leave out "
+                    "--no-truncate; or raise --max-length."
                 )
         labels = rows["label"] if numbers is None else [numbers[label] for label in rows["label"]]
         # Pairs with the same premise are not independent samples.
         group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
         return {**encoded, "labels": labels, **group}
 
-    return texts.map(encode, batched=True, remove_columns=texts.column_names)
+    return encoded_rows(texts, encode)
+
+
+def encoded_rows(rows: "Dataset", encode: Callable[[dict[str, list[Any]]], dict[str, list[Any]]]) -> "Dataset":
+    """Rows with other columns, in memory, and how many are done.
+
+    Args:
+        rows: The rows.
+        encode: Columns of some rows → their new columns.
+    """
+    with progress(len(rows), "tokenizing", "text", leave=False) as bar:
+
+        def counting(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            found = encode(columns)
+            bar.update(len(next(iter(columns.values()))))
+            return found
+
+        # `datasets` would hash the function for its cache, which holds a bar.
+        settings: dict[str, Any] = {"keep_in_memory": True, "new_fingerprint": uuid4().hex}
+        return rows.map(counting, batched=True, batch_size=200, remove_columns=rows.column_names, **settings)
 
 
 def count_cut(texts: "Dataset", encoded: "Dataset", tokenizer: PreTrainedTokenizerBase, max_length: int) -> int:
