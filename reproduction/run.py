@@ -19,6 +19,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from descend.results import put
+from descend.writing import appending
 from reproduction.cells import FIXED, SEARCH, Cell, Scale, cells, search_key
 
 CELL_FILE, FAILED_FILE, CHOSEN_FILE, LOG_FILE = "cell.json", "failed.json", "chosen.json", "log.txt"
@@ -301,7 +303,7 @@ class Session:
 
     def _called(self, words: Sequence[str], folder: Path) -> tuple[int, str]:
         """Call ``descend`` with its output in the cell's log; returns its status and the last line that it printed."""
-        with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+        with appending(folder / LOG_FILE) as log:
             print(f"\n$ descend {' '.join(words)}", file=log, flush=True)
             process = subprocess.Popen(
                 ["nice", "-n", "10", sys.executable, "-m", "descend", *words],
@@ -345,6 +347,5 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file as a whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    part.replace(path)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    put(path, lambda part: part.write_text(text, "utf-8"))

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.results import LOCK_FILE, atomic_folder, locked, new_file, put
+from descend.results import atomic_folder, put
+from descend.writing import LOCK_FILE, locked, new_file
 
 fork = multiprocessing.get_context("fork")
 

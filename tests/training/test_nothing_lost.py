@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 from descend import DescentTrainer, InputError, evaluate
-from descend.results import locked
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage, seal
+from descend.writing import locked
 from tests.support import own, ranks
 from tests.support.networks import change
 from tests.support.runs import TINY, assert_same, assert_same_end, put, refused, rows, run_state, stop_after, train
@@ -72,14 +72,15 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_started_over(finished, 
     out = tmp_path / "run"
     assert "step 1: the loss of layer [0, 1, 2] is not finite" in ended(capsys, 1, out, "--noise", "1e30")
     assert str(out) in ended(capsys, 2, out)
-    (out / ".descend-part").mkdir()
-    for name in (".descend-lock", ".descend-part-config.json"):
-        (out / name).touch()
-        os.utime(out / name, (0, 0))
+    (out / ".descend-part-folder-a" / "checkpoint-3").mkdir(parents=True)
+    (out / ".descend-lock").touch()
+    (out / ".descend-part-b").mkdir()
+    os.utime(out / ".descend-part-b", (0, 0))
     assert train(out, "--resume") == 0
     assert f"{out} has no whole checkpoint to go on from: training from the start." in capsys.readouterr().err
     assert_same_end(out, finished)
-    (out / "model" / "README.md").rename(out / "model" / ".descend-part-1-README.md")
+    (out / "model" / ".descend-part-c").mkdir()
+    (out / "model" / "README.md").rename(out / "model" / ".descend-part-c" / "README.md")
     assert train(out, "--resume") == 0
     files = ({path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, finished))
     assert next(files) == next(files)  # no lock, no part
@@ -194,7 +195,7 @@ def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, capsys, eva
     with mock.patch.object(DescentMixin, "_measure", interrupted):
         line = ended(capsys, 130, out)
     assert words in line and line.endswith("--resume")
-    assert not (out / "model").exists() and not (out / ".descend-part").exists()
+    assert not (out / "model").exists() and not [*out.glob(".descend-part*")]
     assert train(out, "--resume") == 0
     assert_same_end(out, finished)
 
@@ -252,7 +253,7 @@ def test_a_fault_of_the_disk_ends_the_run_with_one_line(finished, tmp_path):
 import os, sys
 from descend.cli import main
 words, ends = sys.argv[1:], []
-for fault in ("records.jsonl:1500:5", "optimizer.pt:1000:5", ".descend-part/model/:0:5", ""):
+for fault in ("records.jsonl:1500:5", "optimizer.pt:1000:5", "/model/model.safetensors:0:5", ""):
     os.environ["FAULT"] = fault
     ends.append(main([*words, *(["--resume"] if ends else [])]))
 print(ends)

@@ -41,7 +41,8 @@ def demo(words: Sequence[str]) -> None:
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.cli import digits as reader
-    from descend.results import clear, locked, refuse_foreign, refuse_full
+    from descend.results import clear, refuse_foreign
+    from descend.writing import locked, refuse_full
 
     digits = [options.out / f"digits-{method}" for method in ("erm", "linear")]
     videos = [options.out / method for method in ("erm", "constrained")]

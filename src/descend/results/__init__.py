@@ -69,8 +69,9 @@ from descend.results.findings import (
     number,
     tolerance_words,
 )
-from descend.results.folder import LOCK_FILE, PART, locked, new_file, of_disk, put, refuse_full, write_json
+from descend.results.folder import of_disk, put, write_json
 from descend.results.ownership import (
+    ALONE,
     DATABASE_FILE,
     DUAL_FILE,
     FEASIBLE_FOLDER,
@@ -112,6 +113,7 @@ from descend.results.verdict import (
 )
 
 __all__ = [
+    "ALONE",
     "CARD_FILE",
     "CERTIFIED_FILE",
     "CONFIDENCE",
@@ -127,11 +129,9 @@ __all__ = [
     "GROUPS_FILE",
     "KEPT_WITHIN",
     "LAST_TRAINED",
-    "LOCK_FILE",
     "MANIFEST_FILE",
     "MODELS",
     "PAGE_FILE",
-    "PART",
     "RECORDS_FILE",
     "RESULTS",
     "SCHEMA",
@@ -205,8 +205,6 @@ __all__ = [
     "free_name",
     "hub_name",
     "is_checkpoint",
-    "locked",
-    "new_file",
     "number",
     "of_disk",
     "parse",
@@ -220,7 +218,6 @@ __all__ = [
     "read_summary",
     "read_trained",
     "refuse_foreign",
-    "refuse_full",
     "remove",
     "run_name",
     "tolerance_words",

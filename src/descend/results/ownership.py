@@ -8,7 +8,6 @@ import json
 import logging
 import shutil
 import sqlite3
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -24,10 +23,11 @@ from descend.results.base import CONFIG_FILE, ELSEWHERE, GROUPS_FILE, RECORDS_FI
 from descend.results.card import CARD_FILE, edited_card, has_mark
 from descend.results.config import CERTIFIED_FILE, CertifiedExit, RunConfig
 from descend.results.evaluated import DECISIONS_FILE, Decisions, Groups
-from descend.results.folder import LOCK_FILE, PART, flush, of_disk, open_to
+from descend.results.folder import of_disk
 from descend.results.records import Record
 from descend.results.summary import Provenance
 from descend.results.sweeps import SWEEP_FILE, SweepFile
+from descend.writing import LOCK_FILE, PART, flush, open_to, private_folder, remove_parts
 
 DATABASE_FILE = "sweep.db"
 DUAL_FILE = "dual.safetensors"
@@ -49,6 +49,9 @@ _OLD_PAGES = (
     b"<title>Descend: completions</title>",
 )
 """What the heads of all pages have that were written before `GENERATOR`."""
+
+ALONE = "folder-"
+"""The kind of temporary folders that one process at a time makes in a folder, such as those of checkpoints."""
 
 _HEAD = 2000
 """Bytes of a page that hold its mark."""
@@ -179,27 +182,24 @@ def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
     Raises:
         SaveError: If it can't be written; the folder is as it was.
     """
-    part = folder.parent / PART / folder.name
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         if alone:
-            shutil.rmtree(part.parent, ignore_errors=True)  # left by a killed process
-        else:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            part = Path(tempfile.mkdtemp(prefix=f"{PART}-", dir=folder.parent)) / folder.name
-        part.mkdir(parents=True)
-        yield part
-        for path in (*part.rglob("*"), part):
-            if path.is_file():
-                open_to(path, part.stat().st_mode)
-            flush(path)
-        _put_in_place(part, folder)
-        flush(folder.parent)
+            remove_parts(folder.parent, kind=ALONE)
+        with private_folder(folder.parent, ALONE if alone else "") as private:
+            part = private / folder.name
+            part.mkdir()
+            yield part
+            for path in (*part.rglob("*"), part):
+                if path.is_file():
+                    open_to(path, part.stat().st_mode)
+                flush(path)
+            _put_in_place(part, folder)
+            flush(folder.parent)
     except Exception as error:
         if not of_disk(error):
             raise
         raise SaveError.at(folder, error) from error
-    finally:
-        shutil.rmtree(part.parent, ignore_errors=True)
 
 
 def _put_in_place(part: Path, folder: Path) -> None:
@@ -264,8 +264,8 @@ def _added_to(path: Path) -> list[str]:
             listed = [*digested, MANIFEST_FILE]
     if listed is None:
         return []
-    files = (each for each in path.rglob("*") if not each.is_dir() and not each.name.startswith(PART))
-    added = {str(each.relative_to(path)) for each in files}.difference(listed)
+    files = (each.relative_to(path) for each in path.rglob("*") if not each.is_dir())
+    added = {str(each) for each in files if not each.parts[0].startswith(PART)}.difference(listed)
     return [f"{path.name}/{name}" for name in sorted(added)]
 
 

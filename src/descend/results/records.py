@@ -10,7 +10,8 @@ from pydantic_core import to_jsonable_python
 from descend import reading
 from descend.errors import SaveError
 from descend.results.base import Number, Part, parse
-from descend.results.folder import flush, put
+from descend.results.folder import put
+from descend.writing import appending, flush
 
 
 class Record(Part):
@@ -85,7 +86,7 @@ class Records:
                 )
                 lines.append(json.dumps(to_jsonable_python(row.model_dump(), inf_nan_mode="null")) + "\n")
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            with appending(self.path) as file:
                 file.writelines(lines)
         except OSError as error:
             raise SaveError.at(self.path, error) from error

@@ -40,7 +40,6 @@ from descend.results import (
     CertifiedExit,
     Provenance,
     Summary,
-    locked,
     refuse_foreign,
     write_card,
 )
@@ -50,6 +49,7 @@ from descend.run.training import tell
 from descend.seeds import Stream, derived
 from descend.settings import flag_of, settings_of
 from descend.tasks.text.language import IGNORED
+from descend.writing import locked
 
 FITTED = {"text": 2000, "image": 2000, "lm": 256}
 """Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""

@@ -37,12 +37,12 @@ from descend.results import (
     read_config,
     read_summary,
     read_trained,
-    refuse_full,
     tolerance_words,
     write_card,
 )
 from descend.run.describing import LOADING, run_card
 from descend.run.loading import of_run
+from descend.writing import refuse_full
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
 

@@ -27,24 +27,22 @@ from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,
     FEASIBLE_FOLDER,
-    LOCK_FILE,
     MODELS,
-    PART,
     RunConfig,
     atomic_folder,
     edited_card,
     forget_results,
-    locked,
     put_card,
     read_config,
     refuse_foreign,
     verdict_sentence,
 )
-from descend.run.describing import differences, run_card, stored, values_of
+from descend.run.describing import WRITTEN, differences, run_card, stored, values_of
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentConfig
 from descend.training.preset import Preset, paper
+from descend.writing import LOCK_FILE, PART, locked
 
 # Loading and saving need no progress bar; training and evaluation show their own progress.
 transformers_logging.disable_progress_bar()
@@ -129,7 +127,7 @@ def _train(
         model=recipe.label,
         dataset=data.name,
         sigma=setup.noise.sigma,
-        settings=asdict(recipe),
+        settings={name: value for name, value in asdict(recipe).items() if name not in WRITTEN},
         training=stored(args),
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
         device=torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else args.device.type,

@@ -29,7 +29,6 @@ from descend.results import (
     SWEEP_FILE,
     Summary,
     SweepFile,
-    locked,
     refuse_foreign,
     remove,
 )
@@ -38,6 +37,7 @@ from descend.seeds import Stream, derived
 from descend.settings import options, settings_of_others
 from descend.sweep.space import RULE, Ranges, draw, line, recipe_values, searched_by, space
 from descend.training.methods import CLASSES
+from descend.writing import locked
 
 SPLIT, TRIALS = "validation", "trials"
 """The split that trials are chosen on, and the folder that holds their run folders."""

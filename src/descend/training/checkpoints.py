@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from transformers.utils import logging
 
 from descend.errors import InputError
 from descend.reading import PICKLES, read_json
-from descend.results import MANIFEST_FILE, PART, digests, free_name, is_checkpoint, written_by_descend
+from descend.results import ALONE, MANIFEST_FILE, digests, free_name, is_checkpoint, written_by_descend
+from descend.writing import private_folder
 
 STATE_FILE = "descent_{}.json"
 """A rank's state of the run that Transformers does not save, such as the multipliers."""
@@ -87,15 +87,14 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
         return
     stays = {newest[0]} | ({Path(best)} if best else set())
     others = [each for each in newest if each not in stays]
-    (folder / PART).mkdir(exist_ok=True)
     for checkpoint in others[max(0, limit - len(stays)) :]:
         if not written_by_descend(checkpoint):
             logger.warning_once(
                 "%s holds what Descend did not write. It stays, and save_total_limit passes over it.", checkpoint
             )
         else:
-            shutil.rmtree(checkpoint.rename(folder / PART / checkpoint.name), ignore_errors=True)
-    shutil.rmtree(folder / PART, ignore_errors=True)
+            with private_folder(folder, ALONE) as away:
+                checkpoint.rename(away / checkpoint.name)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
 from descend.models import changed, tied_names
-from descend.results import PART, atomic_folder, is_checkpoint, of_disk
+from descend.results import atomic_folder, is_checkpoint, of_disk
 from descend.seeds import Stream, generator_of
 from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, seal, step_of, write_state
 from descend.training.saving import Saving
@@ -262,8 +262,11 @@ class TrainerHooks(Saving):
         Raises:
             SaveError: On all ranks, if one can't write its part.
         """
-        writes, temporary = self.args.should_save, folder.parent / PART
-        part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
+        writes, entered = self.args.should_save, [""]
+
+        def enter() -> None:
+            if writes:
+                entered[0] = str(stack.enter_context(atomic_folder(folder)).parent)
 
         def write() -> None:
             self._unwritten = None
@@ -283,7 +286,9 @@ class TrainerHooks(Saving):
             stack.close()
 
         with ExitStack() as stack:
-            self._all_or_none(folder, lambda: stack.enter_context(atomic_folder(folder)) if writes else None)
+            self._all_or_none(folder, enter)
+            temporary = Path(self._broadcast(entered[0]))
+            part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
             self._all_or_none(folder, write)
             self._all_or_none(folder, finish if writes else lambda: None)
 
