@@ -15,8 +15,11 @@ from descend.training.config import DescentArguments
 LOADING = "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."
 """How to load a classifier that is none of Transformers' own."""
 
-_PATHS = ("data", "model", "tokenizer", "pretrained", "cache_dir")
+_PATHS = ("data", "model", "tokenizer", "pretrained")
 """Settings whose value may be a path."""
+
+WRITTEN = ("cache_dir",)
+"""Settings of a recipe that say where files are written: a command alone says that, no run's folder."""
 
 
 def stored(args: DescentArguments) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from descend.models import (
     load_model,
     merged,
     plain_output,
+    refuse_broken,
 )
 from descend.results import (
     MODELS,
@@ -270,6 +271,7 @@ def _write(
     Returns:
         The checkpoint, loaded in float32.
     """
+    refuse_broken(network, "the model to export")
     depth, inputs = network.eval().depth, network.probe_inputs()
     with torch.no_grad():
         expected = list(network.predictions(inputs))[layers]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.reading import is_litter
 
 if TYPE_CHECKING:
@@ -20,13 +20,21 @@ if TYPE_CHECKING:
 ClassFiles = dict[str, list[tuple[Path, int]]]
 """Side of a data set → its files, each with the number of its class."""
 
+MOST_CLASSES = 2**16
+"""Most classes of a data set."""
+
 TEST_SHARE = 0.2
 """Share of each class to test on where there is no test side."""
 
 
 def class_order(names: Iterable[str]) -> list[str]:
-    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers."""
+    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers.
+
+    Raises:
+        InputError: If they are more than `MOST_CLASSES`.
+    """
     ordered = sorted(names)
+    refuse((len(ordered) > MOST_CLASSES, f"expected at most {MOST_CLASSES:,} classes; got {len(ordered):,}."))
     return sorted(ordered, key=int) if all(re.fullmatch(r"-?\d+", name) for name in ordered) else ordered
 
 
@@ -63,6 +71,7 @@ def class_files(
         raise InputError(f"{root} has {held[0].name} and no train. Put the files to train on in {train}.")
     sides = {"train": train if train.is_dir() else root} | dict(zip(("test", "validation"), held, strict=False))
     known = class_order(folders_in(sides["train"])) if classes is None else list(classes)
+    names = set(known)
     kinds = ", ".join(sorted(suffixes))
     if len(known) < 2:
         raise InputError(
@@ -71,7 +80,7 @@ def class_files(
         )
     files: ClassFiles = {}
     for side, folder in sides.items():
-        if unknown := [name for name in folders_in(folder) if name not in known and classes is None]:
+        if unknown := [name for name in folders_in(folder) if name not in names and classes is None]:
             raise InputError(
                 f"{folder / unknown[0]} is a class that {sides['train']} lacks; it has {', '.join(known[:10])}. Rename "
                 "or remove it, or give files to train on."
@@ -82,7 +91,8 @@ def class_files(
             for file in sorted((folder / name).rglob("*"))
             if file.suffix.lower() in suffixes and file.is_file() and not is_litter(file.relative_to(root))
         ]
-        lacking = [name for number, name in enumerate(known) if number not in {label for _, label in files[side]}]
+        present = {label for _, label in files[side]}
+        lacking = [name for number, name in enumerate(known) if number not in present]
         if lacking and (side == "train" or not files[side]):
             raise InputError(f"{folder / lacking[0]} holds no {kinds} files. Add some, or remove the folder.")
     return known, files

@@ -9,8 +9,8 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 
-from descend.errors import InputError, reason, refusing
-from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out
+from descend.errors import InputError, reason, refuse, refusing
+from descend.reading import is_litter, is_path, json_objects, lines, plain_text, read_text, refuse_ways_out
 from descend.tasks.splits import TEST_SHARE, class_files, class_order, split_classes
 
 TABLES = (".csv", ".tsv", ".jsonl")
@@ -117,9 +117,8 @@ def read_labelled(path: str | Path) -> DatasetDict:
         labels = class_order({row["label"] for row in texts})
         if len(labels) < 2:
             raise InputError(f"{root} must have texts of at least 2 classes; got {', '.join(labels) or 'none'}.")
-        rows: dict[str, list[dict[str, Any]]] = {
-            "train": [row | {"label": labels.index(row["label"])} for row in texts]
-        }
+        numbers = {name: number for number, name in enumerate(labels)}
+        rows: dict[str, list[dict[str, Any]]] = {"train": [row | {"label": numbers[row["label"]]} for row in texts]}
     elif root.is_dir():
         labels, files = class_files(root, {".txt"})
         rows = {side: _texts(each, root) for side, each in files.items()}
@@ -132,6 +131,8 @@ def read_labelled(path: str | Path) -> DatasetDict:
         every = rows["train"]
         parts = split_classes([row["text"] for row in every], [row["label"] for row in every], TEST_SHARE)
         rows = {side: [every[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
+        if not rows["test"]:
+            raise InputError(f"{root} has one text for each class, so none to test on. Add some, or a test side.")
     features = Features(text=Value("string"), label=ClassLabel(names=labels), source=Value("string"))
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
 
@@ -213,6 +214,7 @@ def _table(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _of_hub(name: str | Path, columns: dict[str, str], test: str = "test") -> DatasetDict:
     """Load a data set from the Hub and rename its columns to ours."""
+    refuse((is_path(name), f"there is no file or folder {name}; expected one, or the name of a data set on the Hub."))
     with refusing(f"{name} is no folder, and as a name on the Hub it can't be loaded", "Give the folder of the data."):
         loaded = load_dataset(str(name))
         sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})
