@@ -104,7 +104,7 @@ def differences(whole: Path, other: Path) -> list[str]:
                 each["settings"].pop("cache_dir", None)
             if pair[0] != pair[1]:
                 differing.append(name)
-        elif left.name == "manifest.json":
+        elif left.name == "written.json":
             continue  # its checksums are of files that are compared anyway
         elif left.name == "trainer_state.json":
             if untimed(left) != untimed(right):

@@ -13,13 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from shutil import rmtree
 from statistics import median
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from descend.results import put
+from descend.results import put, remove
 from descend.writing import appending
 from reproduction.cells import FIXED, SEARCH, Cell, Scale, cells, search_key
 
@@ -276,7 +275,7 @@ class Session:
 
     def _run(self, cell: Cell) -> None:
         folder, began = self.study.of(cell), time.monotonic()
-        (folder / FAILED_FILE).unlink(missing_ok=True)
+        remove(folder / FAILED_FILE)
         earlier = (read_json(folder / CELL_FILE) or {}).get("seconds") or 0.0
         for words in cell.commands(folder / RUN, self.study.places):
             if words[0] == "train":
@@ -297,7 +296,7 @@ class Session:
             write_json(folder / FAILED_FILE, {"reason": reason, "status": status, "diverged": "finite" in reason})
         elif not status:
             for heavy in (path for pattern in HEAVY for path in (folder / RUN).glob(pattern)):
-                rmtree(heavy)
+                remove(heavy)
         outcome = "done" if not status else "stopped" if stopped else f"failed: {reason}"
         print(f"{time.strftime('%H:%M')} {cell.name}: {outcome}, {taken / 60:.1f} min", flush=True)
 

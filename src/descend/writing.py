@@ -10,8 +10,8 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -26,6 +26,8 @@ LOCK_FILE = ".descend-lock"
 
 STALE = 3600
 """Seconds after which a temporary folder is no longer being written."""
+
+Around = Callable[[Path], AbstractContextManager[None]]
 
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 """What disks answer on which a file can't be locked."""
@@ -144,12 +146,13 @@ def private_folder(parent: Path, kind: str = "") -> Iterator[Path]:
 
 
 @contextmanager
-def replacing(path: Path, kind: str = "") -> Iterator[Path]:
+def replacing(path: Path, kind: str = "", around: Around | None = None) -> Iterator[Path]:
     """Write a file in one piece: a reader sees the old file or the new one, never half of it, whoever else writes it.
 
     Args:
         path: The file. A link in its place is replaced, and not followed.
         kind: As in `private_folder`.
+        around: Makes of the whole new file a context, inside which it is renamed.
 
     Yields:
         The empty file that the ``with`` block writes; after it that is flushed and renamed.
@@ -161,7 +164,8 @@ def replacing(path: Path, kind: str = "") -> Iterator[Path]:
         yield part
         open_to(part, usual)
         flush(part)
-        os.replace(part, path)
+        with nullcontext() if around is None else around(part):
+            os.replace(part, path)
 
 
 @contextmanager

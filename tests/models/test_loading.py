@@ -142,7 +142,7 @@ def test_a_config_that_claims_more_than_its_weights_takes_no_memory(folder, entr
 
 @pytest.mark.parametrize(
     "entries",
-    [{"num_hidden_layers": 1000, "num_experts": 1000}, {"depths": [1000, 1000]}, {"hidden_sizes": [2**23] * 2000}],
+    [{"num_hidden_layers": 1000, "num_experts": 1000}, {"depths": [1000, 1000]}, {"hidden_sizes": [2**24] * 2000}],
     ids=list,
 )
 def test_products_and_sums_of_sizes_are_bounded(folder, entries):

@@ -23,7 +23,7 @@ from descend import run
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.report import write_sweep
-from descend.results.ownership import written_by_descend
+from descend.results import is_ours
 from descend.results.sweeps import Searched, SweepFile
 from descend.settings import METHODS
 from descend.sweep import worker
@@ -85,7 +85,7 @@ def test_every_method_has_as_many_trials_and_what_was_chosen_is_the_lowest(swept
     content = found(swept)
     assert (content["recipe"], content["metric"], content["split"]) == ("video-ut", "rmse", "validation")
     assert "lowest mean rmse over the noise levels" in content["rule"] and "seeds" not in content["rule"]
-    assert content["methods"].keys() == {"erm", "constrained"} and written_by_descend(swept / "sweep.db")
+    assert content["methods"].keys() == {"erm", "constrained"} and is_ours(swept / "sweep.json")
     own = arguments()
     for method, part in content["methods"].items():
         trials = part["trials"]

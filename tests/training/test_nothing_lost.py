@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 from descend import DescentTrainer, InputError, evaluate
+from descend.results.folder import seal
 from descend.training import DescentMixin
-from descend.training.checkpoints import damage, seal
+from descend.training.checkpoints import damage
 from descend.writing import locked
 from tests.support import own, ranks
 from tests.support.networks import change
@@ -99,20 +100,21 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-STATE = '{"sha256": {"trainer_state.json": 1'
+LEDGER = "written.json"
+STATE = '{"files": {"trainer_state.json": {}'
 DAMAGE = [
     ("model.safetensors", flip, "model.safetensors in it is not what was written"),
     ("optimizer.pt", cut, "optimizer.pt in it is not what was written"),
     ("trainer_state.json", Path.unlink, "it has no trainer_state.json"),
     ("descent_0.json", flip, "descent_0.json in it is not what was written"),
-    ("manifest.json", cut, "its manifest.json can't be read"),
-    # A manifest that vouches for too little.
-    ("manifest.json", "[" * 200_000, "its manifest.json can't be read"),
-    ("manifest.json", '{"sha256": ["ab"]}', "its manifest.json can't be read"),
-    ("manifest.json", '{"sha256": {}}', "it has no trainer_state.json"),
-    ("manifest.json", STATE + "}}", "it has no model"),
-    ("manifest.json", STATE + ', "../../run/checkpoint-8/scheduler.pt": 1}}', "it has no ../../run/"),
-    ("manifest.json", STATE + ', "\\ud800": 1}}', "it has no \ud800"),
+    (LEDGER, cut, "its written.json can't be read"),
+    # A ledger that vouches for too little.
+    (LEDGER, "[" * 200_000, "its written.json can't be read"),
+    (LEDGER, '{"files": ["ab"]}', "its written.json can't be read"),
+    (LEDGER, '{"files": {}}', "it has no trainer_state.json"),
+    (LEDGER, STATE + "}}", "it has no model"),
+    (LEDGER, STATE + ', "../../run/checkpoint-8/scheduler.pt": {}}}', "it has no ../../run/"),
+    (LEDGER, STATE + ', "\\ud800": {}}}', "it has no \ud800"),
     *(
         (name, "a pickle, by its name", f"{name} in it is a pickle that training did not write there")
         for name in ("training_args.bin", "pytorch_model.bin", "state.pkl", "scaler.pt")
@@ -155,7 +157,7 @@ def pickled(checkpoint: Path, name: str = "optimizer.pt") -> None:
         ),
     ],
 )
-def test_a_run_does_not_go_on_from_what_is_spoilt_though_a_manifest_vouches_for_it(
+def test_a_run_does_not_go_on_from_what_is_spoilt_though_a_ledger_vouches_for_it(
     unfinished, tmp_path, monkeypatch, capsys, spoil, words
 ):
     monkeypatch.chdir(tmp_path)
@@ -398,12 +400,12 @@ REFUSED = [
     (
         PLAIN,
         lambda ours: ours.train(resume_from_checkpoint=True),
-        r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
+        r"checkpoint-4 is no checkpoint of Descend: it has no written\.json of Descend.*load the model",
     ),
     *(
         (PLAIN, lambda ours, name=name: ours.train(resume_from_checkpoint=str(ours.args.folder / name)), words)
         for name, words in (
-            ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
+            ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no written\.json"),
             ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
             ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
         )
@@ -428,18 +430,18 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
         evaluate(ours, own.samples(16, 2), out=tmp_path / "judged")
         assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
         assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
-    # What a person laid beside the best model is not ours, and the model is.
+    # What a person laid beside the best model stays, when that is written anew.
     ours._keep_best_feasible(-1, 1.0)
     put(tmp_path, {"best_feasible/notes.txt": "mine"})
-    with pytest.raises(InputError, match="best_feasible"):
-        ours.train()
+    ours._keep_best_feasible(-2, 1.0)
+    assert (tmp_path / "best_feasible" / "notes.txt").read_text() == "mine"
 
 
 def test_a_damaged_checkpoint_is_renamed_and_another_trainers_that_is_to_come_refused(tmp_path):
     trainer(tmp_path).train()
     put(tmp_path, {"checkpoint-3/trainer_state.json": "{}", "damaged-checkpoint-4/a": "mine"})
-    manifest = tmp_path / "checkpoint-4" / "manifest.json"
-    manifest.write_text(manifest.read_text()[:40])
+    ledger = tmp_path / "checkpoint-4" / "written.json"
+    ledger.write_text(ledger.read_text()[:40])
     with pytest.raises(InputError, match="holds checkpoint-3, "):
         trainer(tmp_path).train(resume_from_checkpoint=True)
     shutil.rmtree(tmp_path / "checkpoint-3")
@@ -466,10 +468,9 @@ def test_the_end_of_training_deletes_no_checkpoint_of_somebody_else(tmp_path, ca
         trainer(tmp_path).train()
 
 
-def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path, capsys):
+def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path):
     assert train(tmp_path / "run", steps=2) == 0
     assert train(tmp_path / "run", "--resume", steps=3) == 0  # all files of the model are known
     put(tmp_path / "run", {"model/my_notes.txt": "mine"})
-    assert train(tmp_path / "run", "--resume", steps=4) == 2
-    assert "holds model/my_notes.txt, which Descend may replace" in capsys.readouterr().err
+    assert train(tmp_path / "run", "--resume", steps=4) == 0
     assert (tmp_path / "run" / "model" / "my_notes.txt").read_text() == "mine"

@@ -118,7 +118,7 @@ def evaluate_tasks(
                 _comparison(run, key, levels, first) for run, levels in enumerate(scores) for key in keys if run
             ],
         )
-        results.write(out)
+        results.write(out, listed=False)
     return results
 
 

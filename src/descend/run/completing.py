@@ -105,7 +105,7 @@ def complete(
                 file.flush()
                 bar.update(len(batch))
         written = [entry for entry in done if entry is not None]
-        write_json(out, written)
+        write_json(out, written, listed=False)
         partial.unlink()
     return {"written": len(written), "skipped": len(done) - len(written)}
 
@@ -169,5 +169,6 @@ def _resumed(partial: Path, head: str, batch_size: int) -> list[dict[str, str] |
     del lines[len(lines) // batch_size * batch_size :]  # noise is drawn by batch
     with refusing(f"{partial} is damaged", "Remove it to start again."):
         entries = [parse_json(line) for line in lines]
-    put(partial, lambda part: part.write_text("".join(f"{line}\n" for line in [head, *lines]), "utf-8"))
+    text = "".join(f"{line}\n" for line in [head, *lines])
+    put(partial, lambda part: part.write_text(text, "utf-8"), listed=False)
     return entries

@@ -27,15 +27,15 @@ from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,
     FEASIBLE_FOLDER,
+    LEDGER_FILE,
     MODELS,
     RunConfig,
     atomic_folder,
-    edited_card,
     forget_results,
-    put_card,
     read_config,
     refuse_foreign,
     verdict_sentence,
+    write_card,
 )
 from descend.run.describing import WRITTEN, differences, run_card, stored, values_of
 from descend.training import DescentMixin
@@ -186,10 +186,9 @@ def _train(
                 raise
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # All processes take part: each may hold a part of the model.
-        edited = edited_card(out / "model")
         with atomic_folder(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
-        trainer.save_dual(out / DUAL_FILE, out / "model")
+        trainer.save_dual(out / DUAL_FILE)
         sigma = trainer.sigma  # on all processes
         if main:
             ended = {
@@ -202,7 +201,8 @@ def _train(
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
             verdict = verdict_sentence(trainer.verdict, "the validation data") if trainer.verdict else ""
-            put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict), edited)
+            trainer.records.flush()
+            write_card(out / "model", run_card(out, trainer.users_model, verdict=verdict))
     return trainer
 
 
@@ -220,12 +220,12 @@ def finished(folder: Path) -> bool:
 
 def _claim(out: Path, resume: bool) -> None:
     """Refuse a folder that a new run would overwrite, or that holds no run to resume."""
-    left = (LOCK_FILE, PART)  # files of a run that was killed early
+    left = (LOCK_FILE, PART, LEDGER_FILE)  # files of a run that was killed early
     if not out.exists() or (out.is_dir() and all(path.name.startswith(left) for path in out.iterdir())):
         return
     if resume:
         read_config(out)
-        refuse_foreign([out / MODELS[0], out / DUAL_FILE], "another folder with --out")
+        refuse_foreign([out / name for name in (CONFIG_FILE, MODELS[0], DUAL_FILE)], "another folder with --out")
     elif (out / CONFIG_FILE).is_file() and not _begun(out):
         raise InputError(
             f"the output folder {out} holds a run without a checkpoint; start it over with --resume, with these "

@@ -23,9 +23,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
 from descend.models import changed, tied_names
-from descend.results import atomic_folder, is_checkpoint, of_disk
+from descend.results import CERTIFIED_FILE, atomic_folder, is_checkpoint, merged_folder, of_disk, remove
 from descend.seeds import Stream, generator_of
-from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, seal, step_of, write_state
+from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, step_of, write_state
 from descend.training.saving import Saving
 
 logger = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ class TrainerHooks(Saving):
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def write_checkpoint(self, folder: Path, model: nn.Module) -> None:
-        """Write a checkpoint with its manifest, atomically: all ranks write into a temporary folder that is renamed.
+        """Write a checkpoint with its ledger, atomically: all ranks write into a temporary folder that is renamed.
 
         Raises:
             SaveError: On all ranks, if one can't write its part.
@@ -281,7 +281,6 @@ class TrainerHooks(Saving):
         def finish() -> None:
             self.state.save_to_json(str(part / TRAINER_STATE_NAME))
             self.records.flush()
-            seal(part)
             part.rename(temporary / folder.name)
             stack.close()
 
@@ -320,8 +319,14 @@ class TrainerHooks(Saving):
             (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
             if all(name.startswith(f"{place}.") for name in state_dict):
                 state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
+        folder = Path(output_dir or str(self.args.output_dir))
         try:
-            self.save_pretrained(Path(output_dir or str(self.args.output_dir)), state_dict)
+            if self.checkpoint_parent is not None:
+                self.save_pretrained(folder, state_dict)
+                return
+            with merged_folder(folder) as part:
+                self.save_pretrained(part, state_dict)
+            remove(folder / CERTIFIED_FILE)  # it belongs to the weights before
         except Exception as error:
             if self.checkpoint_parent is None or not of_disk(error):
                 raise
