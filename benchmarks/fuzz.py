@@ -204,7 +204,7 @@ def readers(home: Path) -> dict[str, Reader]:
         """Read a checkpoint as --resume does, and its files even if the manifest does not match."""
         (newest,) = folder.glob("checkpoint-*")
         fault = damage(newest)
-        (newest / "manifest.json").unlink(missing_ok=True)
+        (newest / "written.json").unlink(missing_ok=True)
         read_state(newest, rank=0, ranks=1)
         reading.read_json(newest / "trainer_state.json")
         if fault is not None:
@@ -240,7 +240,7 @@ def readers(home: Path) -> dict[str, Reader]:
         "checkpoint": (
             "checkpoint",
             {
-                "checkpoint-*/manifest.json": of_json,
+                "checkpoint-*/written.json": of_json,
                 "checkpoint-*/trainer_state.json": of_json,
                 "checkpoint-*/descent_0.json": of_json,
             },

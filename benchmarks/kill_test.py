@@ -29,7 +29,7 @@ import torch
 from PIL import Image
 
 from descend import cli, recipes, run  # noqa: F401  (imported before any process is forked)
-from descend.results import PART
+from descend.writing import PART
 
 OVER = "over already"
 COMMON = """--use-cpu --dual-warmup-steps 0.1 --logging-steps 2 --save-total-limit 2 --quiet"""
@@ -79,10 +79,10 @@ def start(work: Callable[[], int], log: Path) -> int:
 
 def moment(out: Path, cache: Path) -> str:
     """What the run was doing when it was killed, read from the files it left."""
-    if list((out / ".part").glob("*")):
-        return f"writing {next((out / '.part').glob('*')).name.split('-')[0]}"
+    if parts := [*out.glob(f"{PART}-*/*")]:
+        return f"writing {parts[0].name.split('-')[0]}"
     if not (out / "config.json").exists():
-        return "decoding" if any(cache.glob("*.part")) else "before anything was written"
+        return "decoding" if any(cache.glob(f"{PART}-*")) else "before anything was written"
     if (out / "model").exists():
         return "at the end"
     return "training or evaluating" if list(out.glob("checkpoint-*")) else "before the first checkpoint"
@@ -104,7 +104,7 @@ def differences(whole: Path, other: Path) -> list[str]:
                 each["settings"].pop("cache_dir", None)
             if pair[0] != pair[1]:
                 differing.append(name)
-        elif left.name == "manifest.json":
+        elif left.name == "written.json":
             continue  # its checksums are of files that are compared anyway
         elif left.name == "trainer_state.json":
             if untimed(left) != untimed(right):

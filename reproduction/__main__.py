@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from descend import InputError
 from reproduction.grids import SCALES
 from reproduction.run import STUDY_FILE, Session, Study, listing, read_json, write_json
 
@@ -44,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = calls[given.command](given, parser)
         sys.stdout.flush()
         return status
+    except InputError as error:
+        parser.error(str(error))
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,6 +1,7 @@
 """Figures 1 to 15 of the paper, drawn from a study's table. Figure 16, answers, is a table."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from descend.results import put
 from reproduction.cells import FIRST_EXIT
 from reproduction.table import SETTING, Table
 
@@ -400,6 +402,6 @@ def draw(table: Table, folder: Path) -> dict[str, str]:
             missing[name] = str(error)
             continue
         missing[name] = ""
-        figure.savefig(folder / f"{name}.png", dpi=110)
-        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+        put(folder / f"{name}.png", partial(figure.savefig, dpi=110))
+        put(folder / f"{name}.svg", partial(figure.savefig, metadata={"Date": None}))
     return missing

@@ -1,5 +1,6 @@
 """One static page of a study: claims, figures, tables and theory."""
 
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from descend.results import put
 from reproduction import figures, tables
 from reproduction.claims import NOT_REPRODUCED, claims
 from reproduction.grids import SCALES
@@ -28,7 +30,7 @@ def write(table: Table, folder: Path) -> Path:
     made = tables.write(table, folder / "tables")
     for name, frame in (("claims", claims(table)), ("theory", theory(table))):
         made[name] = frame
-        frame.to_csv(folder / "tables" / f"{name}.csv", index=False)
+        put(folder / "tables" / f"{name}.csv", partial(frame.to_csv, index=False))
     titles = {name: (draw.__doc__ or "").rstrip(".") for name, draw in figures.FIGURES.items()}
     titles = {name: f"{name.replace('-', ' ').capitalize()}: {words}" for name, words in titles.items()}
     titles |= {name: title for name, (title, _) in tables.TABLES.items()}
@@ -53,7 +55,7 @@ def write(table: Table, folder: Path) -> Path:
         html=_html,
     )
     page = folder / PAGE_FILE
-    page.write_text(words, "utf-8")
+    put(page, lambda part: part.write_text(words, "utf-8"))
     return page
 
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from shutil import rmtree
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
+from descend.results import put, remove
+from descend.writing import appending
 from reproduction.cells import FIXED, SEARCH, Cell, Scale, cells, search_key
 
 CELL_FILE, FAILED_FILE, CHOSEN_FILE, LOG_FILE = "cell.json", "failed.json", "chosen.json", "log.txt"
@@ -325,7 +326,7 @@ class Session:
 
     def _run(self, cell: Cell) -> None:
         folder, began = self.study.of(cell), time.monotonic()
-        (folder / FAILED_FILE).unlink(missing_ok=True)
+        remove(folder / FAILED_FILE)
         earlier = (read_json(folder / CELL_FILE) or {}).get("seconds") or 0.0
         for words in cell.commands(folder / RUN, self.study.places):
             if words[0] == "train":
@@ -347,13 +348,13 @@ class Session:
             write_json(folder / FAILED_FILE, {"reason": reason, "status": status, "diverged": "finite" in reason})
         elif not status:
             for heavy in (path for pattern in HEAVY for path in (folder / RUN).glob(pattern)):
-                rmtree(heavy)
+                remove(heavy)
         outcome = "done" if not status else "stopped" if stopped else f"failed: {reason}"
         print(f"{time.strftime('%H:%M')} {cell.name}: {outcome}, {taken / 60:.1f} min", flush=True)
 
     def _called(self, words: Sequence[str], folder: Path) -> tuple[int, str]:
         """Call ``descend`` with its output in the cell's log; returns its status and the last line that it printed."""
-        with (folder / LOG_FILE).open("a", encoding="utf-8") as log:
+        with appending(folder / LOG_FILE) as log:
             print(f"\n$ descend {' '.join(words)}", file=log, flush=True)
             process = subprocess.Popen(
                 ["nice", "-n", "10", sys.executable, "-m", "descend", *words],
@@ -397,6 +398,5 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file as a whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    part.replace(path)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    put(path, lambda part: part.write_text(text, "utf-8"))

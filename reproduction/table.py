@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from descend.results import put
 from reproduction.cells import FIRST_EXIT, PAPER_ARMS, SEARCH, Cell
 from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, number, read_json
 
@@ -212,7 +213,8 @@ def read(place: Path | Study) -> Table:
 def write(study: Study, out: Path) -> int:
     """Write a study as one file, a row a line; returns the number of rows."""
     lines = collected(study)
-    out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    put(out, lambda part: part.write_text(text, "utf-8"))
     return len(lines) - 1
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from descend.results import put
 from reproduction.cells import FIRST_EXIT, FIXED, PAPER_ARMS, SEARCHED
 from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of, plain_of
 from reproduction.grids import SCALES
@@ -218,5 +220,5 @@ def write(table: Table, folder: Path) -> dict[str, pd.DataFrame]:
     folder.mkdir(parents=True, exist_ok=True)
     made = {name: make(table) for name, (_, make) in TABLES.items()}
     for name, frame in made.items():
-        frame.to_csv(folder / f"{name}.csv", index=False)
+        put(folder / f"{name}.csv", partial(frame.to_csv, index=False))
     return made

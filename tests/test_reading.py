@@ -5,6 +5,7 @@
 
 import json
 import os
+import resource
 import struct
 import zlib
 from contextlib import contextmanager, suppress
@@ -314,3 +315,22 @@ def test_no_reader_of_data_sets_is_led_out_unless_it_is_allowed(tmp_path, monkey
         assert find_clips(root / link, None)[0].announced() == 3  # named by the person
     monkeypatch.setenv(FOLLOW_LINKS, "1")
     assert read(root)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[[" + "[]," * 2**21 + "[]]]", '{"a": [' + '{"":{}},' * 2**20 + "1]}", "[" + '["[[]]"],' * 2**21 + "1]"],
+    ids=["lists", "objects", "with strings"],
+)
+def test_json_of_little_text_and_many_containers_is_refused_before_it_is_read(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"more than 1048576 lists and objects"):
+        reading.read_json(tmp_path / "a.json")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # kB
+
+
+def test_brackets_in_strings_and_many_rows_of_usual_length_are_no_containers_too_many():
+    assert reading.parse_json(json.dumps(["[" * 2**21])) == ["[" * 2**21]
+    rows = [{"instruction": "say it " * 8, "output": "it"}] * 3000
+    assert reading.parse_json(json.dumps(rows)) == rows

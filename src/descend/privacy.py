@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
@@ -17,6 +18,9 @@ VACUOUS = 10.0
 # Up to this Δ/s dp-accounting is exact. From 5e7 on its ε is too small (by a relative 2e-8 at 1e10), and at much larger
 # values it fails.
 _EXACT = 1e7
+
+# Bounds of dp-accounting's error, relative and absolute, against arithmetic of 60 digits.
+_RELATIVE, _ABSOLUTE = Decimal("1e-9"), Decimal("1e-12")
 
 # More tokens or dimensions than any model has: a larger number is a typing error.
 _MOST = 10**12
@@ -161,10 +165,13 @@ def _regimes(guarantees: Sequence[Guarantee]) -> list[str]:
 
 
 def _shown(value: float) -> str:
-    """ε in three digits or in whole numbers."""
-    if value == math.inf:
-        return "∞"
-    return f"{value:,.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
+    """ε in three digits or in whole numbers, rounded up: a smaller one would promise too much."""
+    if value in (0, math.inf):
+        return "0" if value == 0 else "∞"
+    above = Decimal(value) * (1 + _RELATIVE) + _ABSOLUTE
+    digits = max(3, above.adjusted() + 1) if above < 10**6 else 3
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(above)
+    return f"{rounded:,f}" if 100 <= rounded < 10**6 else f"{float(rounded):.3g}"
 
 
 def _share(delta: float) -> tuple[bool, str]:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +20,18 @@ MOST_LINE = 2**24
 
 MOST_DEPTH = 64
 """Deepest nesting of JSON; Python's own reader and writer fail near a thousand."""
+
+MOST_RECORD = 2**27
+"""Largest file of a run, such as a summary, in bytes."""
+
+MOST_CONTAINERS, LEAST_BYTES = 2**20, 64
+"""Lists and objects that JSON may hold: so many, or one for so many bytes. An empty one takes 64 bytes of memory."""
+
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]')
+"""A string of JSON, or the beginning of a list or an object."""
+
+MOST_PIXELS = 2**26
+"""Most pixels of a picture or a frame on disk: twice those of 8K video."""
 
 PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"})
 """Suffixes of weight files that are never loaded: most are pickles, which can run code."""
@@ -94,15 +108,19 @@ def lines(path: Path, newline: str | None = None) -> Iterator[str]:
             yield line
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, most: int = MOST_BYTES) -> Any:
     """Read a JSON file.
+
+    Args:
+        path: The file.
+        most: Largest size in bytes.
 
     Raises:
         InputError: If it is missing, too large, not JSON, or nested too deep.
     """
     with refusing(f"{path} can't be read: it is not whole JSON", "Was its download cut off?"):
         try:
-            return parse_json(read_text(path))
+            return parse_json(read_text(path, most))
         except TwiceNamedError as error:
             raise InputError(f"{path}: {error}. Rename or remove one.") from None
 
@@ -159,8 +177,14 @@ def parse_json(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: If it is not JSON, has two entries of one name, or is nested deeper than `MOST_DEPTH`.
+        ValueError: If it is not JSON, has two entries of one name, is nested deeper than `MOST_DEPTH`, or holds more
+            lists and objects than `MOST_CONTAINERS` allows.
     """
+    most = max(MOST_CONTAINERS, len(text) // LEAST_BYTES)
+    if text.count("[") + text.count("{") > most:  # count those outside strings
+        begun = (match for match in _TOKEN.finditer(text) if match[0] in "[{")
+        if next(islice(begun, most, None), None) is not None:
+            raise ValueError(f"it has more than {most} lists and objects")
     try:
         content = json.loads(text, object_pairs_hook=_once)
     except RecursionError:
@@ -213,6 +237,34 @@ def utf8_path(path: Path) -> Path:
 def plain_text(value: Any) -> bool:
     """Whether a JSON value is text that UTF-8 can encode; a lone surrogate can't be."""
     return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+def is_path(source: str | Path) -> bool:
+    """Whether a name that may be one on the Hub is meant as a path on this machine: then no Hub is asked for it.
+
+    So is one that exists, one that looks like a path, and one in a folder that exists.
+    """
+    text, path = str(source), Path(source).expanduser()
+    looks = path.is_absolute() or text.startswith((".", "~")) or text.endswith("/") or "\\" in text
+    return path.exists() or looks or len(path.parts) > 2 or (len(path.parts) == 2 and Path(path.parts[0]).is_dir())
+
+
+def is_inside(root: Path, path: Path) -> bool:
+    """Whether a path, with the links in it followed, lies in a folder; the folder itself may be a link."""
+    return path.resolve().is_relative_to(root.resolve())
+
+
+def refuse_large(size: tuple[int, int], what: str) -> None:
+    """Refuse a picture of more than `MOST_PIXELS`, by the width and height in its header.
+
+    Raises:
+        InputError: If it is larger.
+    """
+    if size[0] * size[1] > MOST_PIXELS:
+        raise InputError(
+            f"{what} is {size[0]}x{size[1]}, and would take as many bytes and more; expected at most {MOST_PIXELS} "
+            "pixels. Scale it down."
+        )
 
 
 def refuse_ways_out(root: Path, files: Iterable[Path]) -> None:

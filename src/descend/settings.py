@@ -93,6 +93,8 @@ NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite",
 TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
 PromptLength = Annotated[int, Allowed("be at least 8, a prompt and an answer", lambda value: value >= 8)]
 Count = Annotated[int, Allowed("be at least 1", lambda value: 1 <= value < math.inf)]
+Seed = Annotated[int, Allowed("be from 0 to 2^32 - 1", lambda value: 0 <= value < 2**32)]
+Steps = Annotated[int, Allowed("be at least 1, or -1 to train by epochs", lambda value: value == -1 or value >= 1)]
 FromZero = Annotated[int, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
 Options = Annotated[
     str,
@@ -267,23 +269,25 @@ class Named(NamedTuple):
 
 
 NAMED = {
-    "max_steps": Named("length of the run in steps; -1: by epochs"),
-    "num_train_epochs": Named("length of the run in epochs"),
+    "max_steps": Named("length of the run in steps; -1: by epochs", Steps),
+    "num_train_epochs": Named("length of the run in epochs", Positive),
     "learning_rate": Named("the highest of the schedule", NotNegative),
     "lr_scheduler_type": Named("linear, cosine, constant …"),
-    "warmup_steps": Named("until the highest rate: steps, or a share"),
+    "warmup_steps": Named("until the highest rate: steps, or a share", NotNegative),
     "per_device_train_batch_size": Named("samples of a micro-batch", Count),
     "per_device_eval_batch_size": Named(type=Count),
     "gradient_accumulation_steps": Named(type=Count),
     "weight_decay": Named(type=NotNegative),
     "max_grad_norm": Named(type=NotNegative),
     "neftune_noise_alpha": Named(type=Positive),
-    "seed": Named("of weights, data order and noise", FromZero),
+    "seed": Named("of weights, data order and noise", Seed),
+    "data_seed": Named(type=Seed),
     "bf16": Named("train in bfloat16"),
     "use_cpu": Named("train on the CPU"),
     "dataloader_num_workers": Named(type=FromZero),
-    "eval_steps": Named("steps between evaluations"),
-    "save_steps": Named("steps between checkpoints"),
+    "eval_steps": Named("steps between evaluations", Positive),
+    "save_steps": Named("steps between checkpoints", Positive),
+    "logging_steps": Named(type=Positive),
     "save_total_limit": Named(type=Count),
 }
 """The arguments of Transformers of which help has our own line, or whose range is checked."""
@@ -714,14 +718,21 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def is_secret(name: str) -> bool:
+    """Whether a setting's value is a token or a password, which stands in no file and on no screen."""
+    return name.rpartition("_")[2] in ("token", "password", "secret")
+
+
 def options(settings: Mapping[str, Any]) -> list[str]:
     """The words that give settings to ``descend train``, in the form of `sys.argv`.
 
     Args:
-        settings: Name → value; none of them is None, which can't be typed.
+        settings: Name → value; none of them is None, which can't be typed. Tokens are left out.
     """
     words = []
     for name, value in settings.items():
+        if is_secret(name):
+            continue
         if isinstance(value, bool):
             words.append(flag_of(name if value else f"no_{name}"))
             continue

@@ -278,6 +278,11 @@ ESCAPE = "{{ cycler.__init__.__globals__.__builtins__.open('%s', 'w') }}"
         (TEXT + "metric_list: [{metric: acc, hf_evaluate: true}]\n", "package evaluate"),
         (TEXT + METRIC + "metadata: {a: &x [!function helper.text, *x]}\n", "!function helper.text"),
         (TEXT + METRIC + "metadata: !!python/name:os.system ''\n", "python/name:os.system"),
+        (TEXT + METRIC + "\ufeffinclude: inner\n", "is not YAML"),
+        ("\ufeff" + METRIC + "\ufeffinclude: inner\n", "is not YAML|!function helper.text"),
+        (TEXT + METRIC + '"inc\\x6cude": inner\n', "!function helper.text"),
+        (TEXT + METRIC + "include: /dev/zero\n", "must be a file of at most"),
+        (TEXT + METRIC + "metadata: " + "[" * 10_000, "nested deeper than 64"),
         (f'doc_to_text: "{ESCAPE % "{folder}/ran"}"\n' + METRIC, r"SecurityError.*__init__"),
     ],
 )

@@ -1,9 +1,11 @@
 """Models from folders: no code, no pickles, and no more memory than their weights."""
 
 import json
+import resource
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import BertTokenizer, DistilBertConfig, DistilBertForSequenceClassification
 
 from descend import DescentClassifier, InputError
@@ -50,6 +52,17 @@ def test_a_folder_of_pickles_is_refused_by_name_and_not_opened(folder, tmp_path,
 
 
 @pytest.mark.parametrize(
+    "shard", ["../weights.safetensors", "/tmp/weights.safetensors", "weights.bin", "a/b.safetensors"]
+)
+def test_an_index_names_no_file_outside_and_no_pickle(folder, shard):
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    index = {"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": shard}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"expected names of \*\.safetensors beside it"):
+        DescentClassifier.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
     "load",
     [
         DescentClassifier.from_pretrained,
@@ -89,7 +102,7 @@ def test_a_folders_own_code_is_neither_run_nor_asked_about(folder, tmp_path, mon
         ({"num_labels": 10**9}, "num_labels"),
         ({"vocab_size": 10**12}, "vocab_size"),
         ({"max_position_embeddings": 2**40}, "max_position_embeddings"),
-        ({"dim": 2**20}, "classifier"),
+        ({"dim": 2**20}, "asks for .* weights|classifier"),
         ({"dim": None}, "classifier"),
         ({"attn_implementation": "somebody/kernels"}, r"code.*Hub"),
         ({"activation": "no such thing"}, "classifier"),
@@ -111,3 +124,69 @@ def test_adapters_are_held_to_the_same(folder, tmp_path):
     change(folder, n_layers=10**9)
     with pytest.raises(InputError, match="n_layers must be at most"):
         refuse_unsafe(tmp_path / "lora")
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"hidden_dim": 2**23}, {"dim": 2**16, "n_heads": 2}, {"vocab_size": 2**23}, {"max_position_embeddings": 2**24}],
+    ids=str,
+)
+def test_a_config_that_claims_more_than_its_weights_takes_no_memory(folder, entries):
+    """Before the model is built: the largest of these would take 32 GB."""
+    change(folder, **entries)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"asks for [\d,]+ numbers of weights; the files beside it hold"):
+        DescentClassifier.from_pretrained(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # kB
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"num_hidden_layers": 1000, "num_experts": 1000}, {"depths": [1000, 1000]}, {"hidden_sizes": [2**24] * 2000}],
+    ids=list,
+)
+def test_products_and_sums_of_sizes_are_bounded(folder, entries):
+    change(folder, **entries)
+    with pytest.raises(InputError, match="at most"):
+        refuse_unsafe(folder)
+
+
+@pytest.fixture
+def adapter(folder):
+    """Adapters of rank 2 on the model."""
+    place = folder.parent / "adapter"
+    place.mkdir()
+    save_file({"a.lora_A.weight": torch.zeros(2, 8)}, place / "adapter_model.safetensors")
+    entries = {"base_model_name_or_path": str(folder), "peft_type": "LORA", "r": 2, "target_modules": ["q_lin"]}
+    (place / "adapter_config.json").write_text(json.dumps(entries))
+    return place
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"target_modules": "(a+)+$"},
+        {"target_modules": "(.*a){30}b"},
+        {"exclude_modules": "([a-z]*)*x"},
+        {"rank_pattern": {"((x*)y*)*": 2}},
+        {"alpha_pattern": {"(?:(?:a*)b)*c": 1}},
+        {"layers_pattern": ["(layer+)+"]},
+        {"target_modules": ".*" * 20 + "x"},
+        {"target_modules": "("},
+        {"r": 2**23},
+        {"rank_pattern": {"q_lin": 2**23}},
+        {"r": "2"},
+    ],
+    ids=str,
+)
+def test_an_adapters_expressions_end_and_its_rank_is_that_of_its_weights(adapter, entries):
+    refuse_unsafe(adapter)
+    change(adapter, "adapter_config.json", **entries)
+    with pytest.raises(InputError, match=r"regular expression that may not end|has the rank"):
+        refuse_unsafe(adapter)
+
+
+@pytest.mark.parametrize("pattern", ["all-linear", r".*decoder.*(SA|CA).*proj$", r"model\.layers\.\d+\.mlp\.up_proj"])
+def test_usual_expressions_of_adapters_are_taken(adapter, pattern):
+    change(adapter, "adapter_config.json", target_modules=pattern)
+    refuse_unsafe(adapter)

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from descend.report import write_completions, write_page
-from descend.results.ownership import written_by_descend
+from descend.results import is_ours
 from tests.support.browser import HOSTILE, Visit
 from tests.support.pages import NOISE, classifier, fake_run
 from tests.support.runs import put
@@ -129,7 +129,7 @@ def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> N
     paths = [tmp_path / folder / "a.json" for folder in ("erm", "constrained")]
     put(tmp_path, dict.fromkeys(("erm/a.json", "constrained/a.json"), json.dumps(rows)))
     page = write_completions(paths, tmp_path / "page.html")
-    assert written_by_descend(page)
+    assert is_ours(page)
     with Visit(browser, page, ready="table") as visit:
         visit.assert_sound()
         assert visit.page.locator("tbody th").all_text_contents() == [row["instruction"] for row in rows]

@@ -14,7 +14,7 @@ import descend
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.results import RunConfig, Summary, read_summary, verdict_sentence
-from descend.results.card import CARD_FILE, card, edited_card, write_card
+from descend.results.card import CARD_FILE, card, write_card
 from descend.run.describing import stored, train_command, values_of
 from tests.support.networks import QUIET, network
 from tests.support.runs import train
@@ -101,17 +101,16 @@ def test_a_card_is_written_again_until_a_user_edits_it(tmp_path, caplog):
     file = tmp_path / CARD_FILE
     for text in ("first\n", "second\n"):
         write_card(tmp_path, text)
-        assert file.read_text().startswith(text) and edited_card(tmp_path) is None
-    edited = file.read_bytes().replace(b"second", b"mine")
+        assert file.read_text() == text
     # Edited, longer, the user's own, in another encoding with other line ends, empty.
-    for theirs in (edited, edited + b"more\n", b"# Theirs\n", b"# mine\r\ncaf\xe9\r\n", b""):
+    for theirs in (b"mine\n", b"second\nmore\n", b"# Theirs\n", b"# mine\r\ncaf\xe9\r\n", b""):
         file.write_bytes(theirs)
         caplog.clear()
         write_card(tmp_path, "third\n")
         assert file.read_bytes() == theirs and str(file) in caplog.text
     file.unlink()
     write_card(tmp_path, "third\n")
-    assert file.read_text().startswith("third\n") and list(tmp_path.iterdir()) == [file]
+    assert file.read_text() == "third\n"
 
 
 @pytest.mark.slow

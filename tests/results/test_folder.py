@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 from descend.errors import InputError
-from descend.results import LOCK_FILE, atomic_folder, locked, new_file, put
+from descend.results import atomic_folder, is_ours, put
+from descend.writing import LOCK_FILE, locked, new_file
 
 fork = multiprocessing.get_context("fork")
 
@@ -124,10 +125,11 @@ def test_two_folders_in_one_parent_and_one_file_are_written_at_once(tmp_path):
         for folder in (one, two):
             (folder / "file").write_text(folder.name)
     assert all((tmp_path / name / "file").read_text() == name for name in ("one", "two")) and precious.is_dir()
-    (file := tmp_path / "file").touch()
+    file = tmp_path / "file"
     at_once([partial(put, file, partial(written, text=text)) for text in "ab"])
     assert file.read_text() in ("a" * 1000, "b" * 1000)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".part", "file", "one", "two"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".part", "file", "one", "two", "written.json"]
+    assert is_ours(file)
 
 
 def written(part: Path, text: str) -> None:

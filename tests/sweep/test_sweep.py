@@ -7,9 +7,10 @@ import os
 import shlex
 import shutil
 import signal
+import sqlite3
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import optuna
@@ -22,11 +23,11 @@ from descend import run
 from descend.cli import main
 from descend.cli.settings import read_recipe
 from descend.report import write_sweep
-from descend.results.ownership import written_by_descend
+from descend.results import is_ours
 from descend.results.sweeps import Searched, SweepFile
 from descend.settings import METHODS
 from descend.sweep import worker
-from descend.sweep.space import edges, read_ranges, recipe_values, searched_by, sentences, space
+from descend.sweep.space import edges, folder_of, read_ranges, recipe_values, searched_by, sentences, space
 from tests.support.browser import HOSTILE, Visit
 from tests.support.cases import slow_but
 from tests.support.runs import refused, said, stop_after
@@ -84,7 +85,7 @@ def test_every_method_has_as_many_trials_and_what_was_chosen_is_the_lowest(swept
     content = found(swept)
     assert (content["recipe"], content["metric"], content["split"]) == ("video-ut", "rmse", "validation")
     assert "lowest mean rmse over the noise levels" in content["rule"] and "seeds" not in content["rule"]
-    assert content["methods"].keys() == {"erm", "constrained"} and written_by_descend(swept / "sweep.db")
+    assert content["methods"].keys() == {"erm", "constrained"} and is_ours(swept / "sweep.json")
     own = arguments()
     for method, part in content["methods"].items():
         trials = part["trials"]
@@ -440,3 +441,52 @@ def test_a_page_shows_whatever_a_sweep_holds_as_text_and_far_off_trials_in_the_t
         rows = visit.page.locator("details", has_text="all trials").first.locator("tr").all_text_contents()
         assert "5finished1e+06" in rows[5] and "6diverged–" in rows[6] and sum("(chosen)" in row for row in rows) == 1
         assert "can't be compared" in visit.page.inner_text("main")
+
+
+# --- what a stranger's database says
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["/home/me/run", "../run", "trials/erm-000/../../../run", "trials/constrained-000", "trials/erm-0", 7, None],
+)
+def test_a_trials_folder_is_never_another_one_than_the_sweeps(folder):
+    trial = create_trial(value=1.0, user_attrs={"folder": folder})
+    trial.number = 4
+    assert folder_of("erm", trial) == "trials/erm-004"
+    trial.user_attrs["folder"] = "trials/erm-002"  # of an earlier attempt
+    assert folder_of("erm", trial) == "trials/erm-002"
+
+
+def test_a_link_in_the_place_of_a_trial_costs_nobody_a_model(tmp_path):
+    out, other = tmp_path / "sweep", tmp_path / "other"
+    assert main(words(out, 2, *ERM)) == 0
+    best = found(out)["methods"]["erm"]["best"]["number"]
+    loser = out / "trials" / f"erm-{1 - best:03d}"
+    shutil.copytree(out / "trials" / f"erm-{best:03d}", other)
+    shutil.rmtree(loser)
+    loser.symlink_to(other, target_is_directory=True)
+    before = {path: path.stat().st_mtime_ns for path in other.rglob("*")}
+    assert main(words(out, 3, *ERM)) == 0
+    assert {path: path.stat().st_mtime_ns for path in other.rglob("*")} == before and (other / "model").is_dir()
+
+
+@pytest.mark.parametrize("place", ["default", "given"])
+def test_a_foreign_database_gets_no_tables(tmp_path, capsys, place):
+    out = tmp_path / "out"
+    out.mkdir()
+    file = out / "sweep.db" if place == "default" else tmp_path / "mine.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE notes (line TEXT)")
+        database.commit()
+    before = file.read_bytes()
+    more = [] if place == "default" else ["--storage", f"sqlite:///{file}"]
+    assert str(file if place == "given" else "sweep.db") in refused(capsys, *words(out, 1, *ERM, *more))
+    assert file.read_bytes() == before
+
+
+def test_a_token_stands_nowhere(tmp_path, capsys):
+    out, token = tmp_path / "sweep", "hf_THESECRET"
+    printed = said(capsys, *words(out, 1, *ERM, "--hub-token", token))
+    assert token not in "".join(printed)
+    assert [path for path in out.rglob("*") if path.is_file() and token.encode() in path.read_bytes()] == []

@@ -186,3 +186,22 @@ def test_what_is_wrong_is_said_in_one_line_before_training(tmp_path, harm, messa
     with pytest.raises(InputError, match=message) as refused:
         read_images(str(root)).parts(0.2)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("suffix", ["png", "gif", "tif"])
+def test_a_picture_of_too_many_pixels_is_refused_by_its_header(tmp_path, suffix):
+    image_folder(tmp_path / "data")
+    place = next((tmp_path / "data").rglob("*.png")).parent / f"large.{suffix}"
+    Image.new("1", (9000, 9000)).save(place)
+    with pytest.raises(InputError, match=rf"large\.{suffix} is 9000x9000.*at most 67108864"):
+        read_images(str(tmp_path / "data"))
+
+
+def test_an_idx_file_holds_what_it_announces(tmp_path):
+    images, labels = (2**15, 2**7, 2**7), (2**15,)
+    for name, shape in (("train-images-idx3-ubyte", images), ("train-labels-idx1-ubyte", labels)):
+        head = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+        with gzip.open(tmp_path / f"{name}.gz", "wb") as file:
+            file.write(head + bytes(2**20))
+    with pytest.raises(InputError, match="announces 536870912 bytes, and has"):
+        read_images(str(tmp_path))

@@ -1,8 +1,10 @@
 """IMDb, MNLI and folders of one's own classes as they lie on disk, real files where they are, and bad ones."""
 
 import csv
+import json
 import os
 import re
+import time
 from functools import partial
 from pathlib import Path
 
@@ -336,3 +338,18 @@ def test_what_is_wrong_is_one_line(tmp_path, kind, tree, message):
     with pytest.raises(InputError, match=message) as refused:
         files(kind, grow(tmp_path, tree, SUFFIX[kind]))
     assert "\n" not in str(refused.value)
+
+
+def test_a_class_for_each_text_takes_no_quadratic_time_and_too_many_classes_are_refused(tmp_path):
+    rows = [json.dumps({"text": f"text {number}", "label": f"class {number // 2}"}) for number in range(60_000)]
+    (tmp_path / "many.jsonl").write_text("\n".join(rows))
+    began = time.process_time()
+    assert len(read_labelled(tmp_path / "many.jsonl")["train"].features["label"].names) == 30_000
+    assert time.process_time() - began < 15  # looking each up in a list took 80
+    rows = [json.dumps({"text": f"text {number}", "label": str(number)}) for number in range(70_000)]
+    (tmp_path / "more.jsonl").write_text("\n".join(rows))
+    with pytest.raises(InputError, match="at most 65,536 classes; got 70,000"):
+        read_labelled(tmp_path / "more.jsonl")
+    (tmp_path / "more.jsonl").write_text("\n".join(rows[:20_000]))
+    with pytest.raises(InputError, match="has one text for each class, so none to test on"):
+        read_labelled(tmp_path / "more.jsonl")

@@ -367,3 +367,14 @@ def test_frames_that_do_not_fit_the_others_or_have_more_than_8_bits(tmp_path, pi
     picture.save(folder / name, **options)
     with pytest.raises(InputError, match=message):
         decoded(find_clips(folder, None)[0])
+
+
+def test_links_that_lead_in_circles_end_and_no_clip_is_read_twice(tmp_path):
+    """Each of six folders links to all others: followed blindly that is more paths than can be counted."""
+    for name in "abcdef":
+        (tmp_path / name / "clip").mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / name / "clip" / "1.png")
+        for other in "abcdef":
+            (tmp_path / name / f"to-{other}").symlink_to(tmp_path / other, target_is_directory=True)
+    clips = find_clips(tmp_path, None)
+    assert len(clips) == len({clip.files[0].resolve() for clip in clips}) == 6

@@ -18,9 +18,10 @@ import torch
 from safetensors.torch import load_file
 
 from descend import DescentTrainer, InputError, evaluate
-from descend.results import locked
+from descend.results.folder import seal
 from descend.training import DescentMixin
-from descend.training.checkpoints import damage, seal
+from descend.training.checkpoints import damage
+from descend.writing import locked
 from tests.support import own, ranks
 from tests.support.networks import change
 from tests.support.runs import TINY, assert_same, assert_same_end, put, refused, rows, run_state, stop_after, train
@@ -72,14 +73,15 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_started_over(finished, 
     out = tmp_path / "run"
     assert "step 1: the loss of layer [0, 1, 2] is not finite" in ended(capsys, 1, out, "--noise", "1e30")
     assert str(out) in ended(capsys, 2, out)
-    (out / ".descend-part").mkdir()
-    for name in (".descend-lock", ".descend-part-config.json"):
-        (out / name).touch()
-        os.utime(out / name, (0, 0))
+    (out / ".descend-part-folder-a" / "checkpoint-3").mkdir(parents=True)
+    (out / ".descend-lock").touch()
+    (out / ".descend-part-b").mkdir()
+    os.utime(out / ".descend-part-b", (0, 0))
     assert train(out, "--resume") == 0
     assert f"{out} has no whole checkpoint to go on from: training from the start." in capsys.readouterr().err
     assert_same_end(out, finished)
-    (out / "model" / "README.md").rename(out / "model" / ".descend-part-1-README.md")
+    (out / "model" / ".descend-part-c").mkdir()
+    (out / "model" / "README.md").rename(out / "model" / ".descend-part-c" / "README.md")
     assert train(out, "--resume") == 0
     files = ({path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, finished))
     assert next(files) == next(files)  # no lock, no part
@@ -98,20 +100,21 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-STATE = '{"sha256": {"trainer_state.json": 1'
+LEDGER = "written.json"
+STATE = '{"files": {"trainer_state.json": {}'
 DAMAGE = [
     ("model.safetensors", flip, "model.safetensors in it is not what was written"),
     ("optimizer.pt", cut, "optimizer.pt in it is not what was written"),
     ("trainer_state.json", Path.unlink, "it has no trainer_state.json"),
     ("descent_0.json", flip, "descent_0.json in it is not what was written"),
-    ("manifest.json", cut, "its manifest.json can't be read"),
-    # A manifest that vouches for too little.
-    ("manifest.json", "[" * 200_000, "its manifest.json can't be read"),
-    ("manifest.json", '{"sha256": ["ab"]}', "its manifest.json can't be read"),
-    ("manifest.json", '{"sha256": {}}', "it has no trainer_state.json"),
-    ("manifest.json", STATE + "}}", "it has no model"),
-    ("manifest.json", STATE + ', "../../run/checkpoint-8/scheduler.pt": 1}}', "it has no ../../run/"),
-    ("manifest.json", STATE + ', "\\ud800": 1}}', "it has no \ud800"),
+    (LEDGER, cut, "its written.json can't be read"),
+    # A ledger that vouches for too little.
+    (LEDGER, "[" * 200_000, "its written.json can't be read"),
+    (LEDGER, '{"files": ["ab"]}', "its written.json can't be read"),
+    (LEDGER, '{"files": {}}', "it has no trainer_state.json"),
+    (LEDGER, STATE + "}}", "it has no model"),
+    (LEDGER, STATE + ', "../../run/checkpoint-8/scheduler.pt": {}}}', "it has no ../../run/"),
+    (LEDGER, STATE + ', "\\ud800": {}}}', "it has no \ud800"),
     *(
         (name, "a pickle, by its name", f"{name} in it is a pickle that training did not write there")
         for name in ("training_args.bin", "pytorch_model.bin", "state.pkl", "scaler.pt")
@@ -154,7 +157,7 @@ def pickled(checkpoint: Path, name: str = "optimizer.pt") -> None:
         ),
     ],
 )
-def test_a_run_does_not_go_on_from_what_is_spoilt_though_a_manifest_vouches_for_it(
+def test_a_run_does_not_go_on_from_what_is_spoilt_though_a_ledger_vouches_for_it(
     unfinished, tmp_path, monkeypatch, capsys, spoil, words
 ):
     monkeypatch.chdir(tmp_path)
@@ -194,7 +197,7 @@ def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, capsys, eva
     with mock.patch.object(DescentMixin, "_measure", interrupted):
         line = ended(capsys, 130, out)
     assert words in line and line.endswith("--resume")
-    assert not (out / "model").exists() and not (out / ".descend-part").exists()
+    assert not (out / "model").exists() and not [*out.glob(".descend-part*")]
     assert train(out, "--resume") == 0
     assert_same_end(out, finished)
 
@@ -252,7 +255,7 @@ def test_a_fault_of_the_disk_ends_the_run_with_one_line(finished, tmp_path):
 import os, sys
 from descend.cli import main
 words, ends = sys.argv[1:], []
-for fault in ("records.jsonl:1500:5", "optimizer.pt:1000:5", ".descend-part/model/:0:5", ""):
+for fault in ("records.jsonl:1500:5", "optimizer.pt:1000:5", "/model/model.safetensors:0:5", ""):
     os.environ["FAULT"] = fault
     ends.append(main([*words, *(["--resume"] if ends else [])]))
 print(ends)
@@ -397,12 +400,12 @@ REFUSED = [
     (
         PLAIN,
         lambda ours: ours.train(resume_from_checkpoint=True),
-        r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json of Descend.*load the model",
+        r"checkpoint-4 is no checkpoint of Descend: it has no written\.json of Descend.*load the model",
     ),
     *(
         (PLAIN, lambda ours, name=name: ours.train(resume_from_checkpoint=str(ours.args.folder / name)), words)
         for name, words in (
-            ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no manifest\.json"),
+            ("checkpoint-4", r"checkpoint-4 is no checkpoint of Descend: it has no written\.json"),
             ("checkpoint-5", r"checkpoint-5 does not exist\. Give .*checkpoint-4, the newest there"),
             ("", r"is a folder of checkpoints\. Give one of them, such as .*checkpoint-4\."),
         )
@@ -427,18 +430,18 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
         evaluate(ours, own.samples(16, 2), out=tmp_path / "judged")
         assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
         assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
-    # What a person laid beside the best model is not ours, and the model is.
+    # What a person laid beside the best model stays, when that is written anew.
     ours._keep_best_feasible(-1, 1.0)
     put(tmp_path, {"best_feasible/notes.txt": "mine"})
-    with pytest.raises(InputError, match="best_feasible"):
-        ours.train()
+    ours._keep_best_feasible(-2, 1.0)
+    assert (tmp_path / "best_feasible" / "notes.txt").read_text() == "mine"
 
 
 def test_a_damaged_checkpoint_is_renamed_and_another_trainers_that_is_to_come_refused(tmp_path):
     trainer(tmp_path).train()
     put(tmp_path, {"checkpoint-3/trainer_state.json": "{}", "damaged-checkpoint-4/a": "mine"})
-    manifest = tmp_path / "checkpoint-4" / "manifest.json"
-    manifest.write_text(manifest.read_text()[:40])
+    ledger = tmp_path / "checkpoint-4" / "written.json"
+    ledger.write_text(ledger.read_text()[:40])
     with pytest.raises(InputError, match="holds checkpoint-3, "):
         trainer(tmp_path).train(resume_from_checkpoint=True)
     shutil.rmtree(tmp_path / "checkpoint-3")
@@ -465,10 +468,9 @@ def test_the_end_of_training_deletes_no_checkpoint_of_somebody_else(tmp_path, ca
         trainer(tmp_path).train()
 
 
-def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path, capsys):
+def test_a_note_beside_a_runs_weights_is_not_lost(tmp_path):
     assert train(tmp_path / "run", steps=2) == 0
     assert train(tmp_path / "run", "--resume", steps=3) == 0  # all files of the model are known
     put(tmp_path / "run", {"model/my_notes.txt": "mine"})
-    assert train(tmp_path / "run", "--resume", steps=4) == 2
-    assert "holds model/my_notes.txt, which Descend may replace" in capsys.readouterr().err
+    assert train(tmp_path / "run", "--resume", steps=4) == 0
     assert (tmp_path / "run" / "model" / "my_notes.txt").read_text() == "mine"

@@ -1,6 +1,7 @@
 """The command line: parse, build, call. It imports nothing slow before the command is known to need it."""
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -9,7 +10,8 @@ from importlib.metadata import version
 
 from descend import extras
 from descend.cli import commands, demo, runs
-from descend.cli.parsing import COMPLETING, TALK, Parser, nearest, read
+from descend.cli.parsing import COMPLETING, TALK, Parser, hyphenated, nearest, read
+from descend.cli.shown import Shown
 from descend.errors import (
     InputError,
     Interrupted,
@@ -20,6 +22,7 @@ from descend.errors import (
     reason,
 )
 from descend.reading import plain_text, shown
+from descend.settings import is_secret
 
 ABOUT = """\
 descend: how many layers a transformer needs, and training that makes inner layers predict
@@ -90,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if odd := [word for word in rest if not plain_text(word)]:
         return _complain(f"expected arguments in UTF-8; got {shown(odd[0])}. Rename the file or folder.", 2)
     again = _how_to_go_on(name, rest)
+    streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), Shown(sys.stdout), Shown(sys.stderr)  # type: ignore[assignment]
     # A scheduler's SIGTERM stops a command as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     environment = {variable: os.environ[variable] for variable in TALK if variable in os.environ}
@@ -113,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [str(each) for each in (error.filename, error.strerror) if each]
         return _complain(": ".join(words) or reason(error), 1)
     finally:
+        sys.stdout, sys.stderr = streams
         signal.signal(signal.SIGTERM, before)
         for variable in TALK:
             os.environ.pop(variable, None)
@@ -126,7 +131,22 @@ def _how_to_go_on(name: str, words: Sequence[str]) -> str:
         words = [*(word for word in words if word != "--resume"), "--resume"]
     elif name != "sweep" and (name != "complete" or any(word.startswith("--compare") for word in words)):
         return ""
-    return f" Go on with: {shlex.join(['descend', name, *words])}"
+    return f" Go on with: {shlex.join(['descend', name, *without_secrets(words)])}"
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """The words of a command without tokens, and without the password in the URL of a database."""
+    shown: list[str] = []
+    for word in words:
+        secret = bool(shown) and is_secret(hyphenated(shown[-1]).lstrip("-").replace("-", "_"))
+        flag, equals, _ = hyphenated(word).partition("=")
+        if secret and not word.startswith("--"):
+            shown.append("***")
+        elif equals and is_secret(flag.lstrip("-").replace("-", "_")):
+            shown.append(f"{flag}=***")
+        else:
+            shown.append(re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", word))
+    return shown
 
 
 def _complete() -> None:

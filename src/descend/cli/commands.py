@@ -251,7 +251,9 @@ def privacy(words: Sequence[str]) -> None:
     gammas = options.noise or []
     if options.run is not None:
         trained, chosen["sigma"], chosen["noise_is"] = _trained_noise(options.run)
-        gammas = gammas or [trained]
+        if not gammas:
+            _refuse_other_noise(options.run)
+            gammas = [trained]
         if (options.dimension, options.clip) == (None, None):
             chosen["dimension"] = _width(options.run)
     chosen |= {name: value for name, value in vars(options).items() if name in chosen and value is not None}
@@ -279,6 +281,37 @@ def _trained_noise(run: Path) -> tuple[float, float | None, str]:
     return float(noise), config.sigma, str(config.settings.get("noise_is", "std"))
 
 
+_NO_EPSILON = {
+    "uniform": "uniform noise has no finite ε: one output can rule a text out",
+    "laplace": "Laplace noise has an ε by another norm, the sum of absolute values, which descend does not give",
+    "dropout": "its noise is a rate of tokens left out, no standard deviation, and a token that stays is seen as it is",
+    "neftune": "NEFTune's noise is uniform, which has no finite ε: one output can rule a text out",
+}
+"""Why other noise than Gaussian has no ε here."""
+
+
+_WIDTHS = ("embedding_size", "word_embed_proj_dim", "hidden_size", "dim", "n_embd", "d_model")
+"""Names of the dimension of a model's token embeddings; where they are projected, as in ALBERT, the first ones."""
+
+
+def _refuse_other_noise(run: Path) -> None:
+    """Refuse a model whose training noise is not Gaussian: ε is that of Gaussian noise alone."""
+    from descend.results import CONFIG_FILE, MODELS, read_config, read_trained
+
+    saved = read_trained(run) or read_trained(run / MODELS[0])
+    kind, method = ("gaussian", "") if saved is None else (saved.shift, saved.method)
+    if read_trained(run) is None and (run / CONFIG_FILE).is_file():
+        config = read_config(run)
+        method = config.method
+        kind = str(config.settings.get("shift", kind))
+        if config.neftune_alpha is not None:
+            method = "neftune"
+    name = "neftune" if method == "neftune" else next((each for each in _NO_EPSILON if each in kind), kind)
+    if name != "gaussian":
+        why = _NO_EPSILON.get(name, f"its noise is {kind!r}, for which descend knows none")
+        raise InputError(f"{run} has no ε: {why}. Give --noise for that of Gaussian noise of your choice.")
+
+
 def _width(run: Path) -> int:
     """The dimension of a run's token embeddings."""
     from descend.reading import read_json
@@ -290,10 +323,10 @@ def _width(run: Path) -> int:
     config = read_json(file)
     # A denoiser of video may have a hidden size too, but its noise is on pixels: token embeddings need a vocabulary.
     entries = config if isinstance(config, dict) and config.get("vocab_size") else {}
-    width = entries.get("hidden_size") or entries.get("dim")
-    if not isinstance(width, int):
+    width = next((entries[name] for name in _WIDTHS if entries.get(name)), None)
+    if type(width) is not int:
         raise InputError(
-            f"expected a model with token embeddings and their hidden_size or dim; {file} names none. Give "
+            f"expected a model with token embeddings and one of {', '.join(_WIDTHS)}; {file} names none. Give "
             "--dimension, the length of each vector that the noise is added to."
         )
     return width

@@ -41,16 +41,13 @@ def demo(words: Sequence[str]) -> None:
     check_data(options.data)
     import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.cli import digits as reader
-    from descend.results import clear, locked, refuse_foreign, refuse_full
+    from descend.results import clear, refuse_strangers
+    from descend.writing import locked
 
     digits = [options.out / f"digits-{method}" for method in ("erm", "linear")]
     videos = [options.out / method for method in ("erm", "constrained")]
     check_free_for_page(options.out)
-    mark = options.out / ".descend-demo"  # a demo replaces only what an earlier demo wrote
-    if not mark.is_file():
-        refuse_full(options.out)
-    for folder in digits + videos:
-        refuse_foreign(sorted(folder.glob("*")), "another folder with --out")
+    refuse_strangers(options.out, "another folder with --out")  # a demo replaces only what Descend wrote
     from descend.recipes import configure
 
     settings = VIDEO | {"data": options.data, "seed": options.seed, "max_steps": options.max_steps}
@@ -59,7 +56,6 @@ def demo(words: Sequence[str]) -> None:
 
     parts = reader.read()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
-    mark.touch()
     for folder in digits + videos:
         with locked(folder):  # another demo may be at work in it
             clear(folder, "another folder with --out")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from descend.errors import InputError
 from descend.progress import QUIET
-from descend.reading import refuse_file
+from descend.reading import is_path, refuse_file
 from descend.recipes import GENERATED
 from descend.settings import DIGITS
 
@@ -247,7 +247,7 @@ def check_data(data: str | None, *, hub: bool = False, images: bool = False) -> 
     """
     if data is None or data == GENERATED or (images and data == DIGITS) or Path(data).expanduser().exists():
         return
-    if not hub or data.startswith(("/", "./", "../", "~")) or data.count("/") > 1:
+    if not hub or is_path(data):
         names = " or the name of a data set on the Hub" if hub else f", {DIGITS}" if images else ""
         raise InputError(f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}.")
 

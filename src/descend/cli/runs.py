@@ -118,7 +118,7 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
         recipe = check_run(folder, options["model"])
     check_data(options["data"], hub=recipe.startswith("text"), images=recipe == "image")
     from descend import run
-    from descend.results import locked
+    from descend.writing import locked
 
     with locked(folder) if folder.is_dir() else nullcontext():
         summary = run.evaluate(folder, **options)

@@ -19,7 +19,8 @@ from descend.errors import InputError, reason, refuse
 from descend.harness.loading import load_tasks
 from descend.harness.model import DescendLM, check_source
 from descend.progress import progress
-from descend.results import CONFIDENCE, TaskComparison, TaskCurve, TaskResults, TaskRun, new_file
+from descend.results import CONFIDENCE, TaskComparison, TaskCurve, TaskResults, TaskRun
+from descend.writing import new_file
 
 Key = tuple[str, str, str]
 """A task, a metric and a filter."""
@@ -117,7 +118,7 @@ def evaluate_tasks(
                 _comparison(run, key, levels, first) for run, levels in enumerate(scores) for key in keys if run
             ],
         )
-        results.write(out)
+        results.write(out, listed=False)
     return results
 
 

@@ -1,9 +1,13 @@
 """Load lm-eval's tasks by name or from YAML files, and check them before a model is loaded."""
 
 import difflib
+import os
 import random
+import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import lm_eval.api.metrics  # noqa: F401  (registers the metrics)
 import numpy as np
@@ -12,10 +16,10 @@ from jinja2.sandbox import SandboxedEnvironment
 from lm_eval import utils
 from lm_eval.api.registry import metric_registry
 from lm_eval.api.task import Task
-from lm_eval.tasks import TaskManager
+from lm_eval.tasks import TaskManager, _yaml_loader
 
-from descend.errors import refuse, refusing
-from descend.reading import read_text
+from descend.errors import InputError, refuse, refusing
+from descend.reading import MOST_DEPTH
 
 RANDOM_SEED, OTHER_SEED = 0, 1234
 """The seeds of lm-eval's own command: of Python's generator, and of NumPy's and the few-shot examples'."""
@@ -23,10 +27,11 @@ RANDOM_SEED, OTHER_SEED = 0, 1234
 OUTPUTS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until")
 """Types of tasks that a language model of text can do."""
 
-PLAIN = frozenset(
-    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "timestamp")
-)
-"""Tags of YAML that stand for values alone."""
+MOST_BYTES = 2**20
+"""Largest file of a task."""
+
+PACKAGE = Path(_yaml_loader.__file__).resolve().parent
+"""The folder of lm-eval's own tasks, which are part of the installed package."""
 
 
 def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, Task]:
@@ -40,17 +45,16 @@ def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, T
         InputError: If there is no such task, one can't be loaded or be done by a language model of text, or a file
             names code that is not trusted.
     """
+    with nullcontext() if trust_code else _without_code():
+        return _loaded(names, trust_code)
+
+
+def _loaded(names: Sequence[str], trust_code: bool) -> dict[str, Task]:
     files = [name for name in names if name.endswith((".yaml", ".yml"))]
     for name in files:
-        path = Path(name).expanduser()
-        code = [] if trust_code or not path.is_file() else list(_code(path.resolve(), set()))
-        refuse(
-            (not path.is_file(), f"expected the YAML file of a task; there is no {name}."),
-            (
-                bool(code),
-                f"the task {name} runs code: {'; '.join(code)}. Read it, and give --trust-code if you trust it.",
-            ),
-        )
+        refuse((not Path(name).expanduser().is_file(), f"expected the YAML file of a task; there is no {name}."))
+        if not trust_code:
+            _refuse_code(name)
     _sandbox_templates()
     # Thousands of files are read to know lm-eval's own tasks.
     manager = TaskManager(include_defaults=len(files) < len(names))
@@ -84,31 +88,75 @@ def load_tasks(names: Sequence[str], *, trust_code: bool = False) -> dict[str, T
     return tasks
 
 
-def _code(file: Path, seen: set[Path]) -> Iterator[str]:
-    """What a task's YAML file, and the files that it includes, would run: each in words."""
-    seen.add(file)
-    with refusing(f"{file} is not YAML"):
-        nodes, visited = [yaml.compose(read_text(file), Loader=yaml.SafeLoader)], {id(None)}
-    while nodes:
-        node = nodes.pop()
-        if id(node) in visited:  # of an alias, which may be inside what it stands for
+@contextmanager
+def _without_code() -> Iterator[None]:
+    """Let lm-eval's loader itself refuse the code that files outside lm-eval name, so that nothing else reads them."""
+    made = _yaml_loader._make_loader
+
+    def make(folder: Path, *, resolve_funcs: bool) -> Any:
+        return made(folder, resolve_funcs=resolve_funcs) if folder.is_relative_to(PACKAGE) else _PlainLoader
+
+    _yaml_loader._make_loader = make
+    try:
+        yield
+    finally:
+        _yaml_loader._make_loader = made
+
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _PlainLoader(_Base):
+    """Reads values alone, from a file of bounded size and nesting: libyaml's composer has no bound of its own."""
+
+    def __init__(self, stream: Any):
+        self.file, status = stream.name, os.fstat(stream.fileno())
+        regular = stat.S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES
+        refuse((not regular, f"{self.file} must be a file of at most {MOST_BYTES} bytes."))
+        content, depth = stream.read(MOST_BYTES + 1), 0
+        for event in yaml.parse(content, Loader=_Base):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            refuse((depth > MOST_DEPTH, f"{self.file} is nested deeper than {MOST_DEPTH}."))
+        super().__init__(content)
+
+    def refuse_function(self, node: Any) -> None:
+        raise InputError(f"{self.file} has {node.tag} {getattr(node, 'value', '')}")
+
+
+_PlainLoader.add_constructor("!function", _PlainLoader.refuse_function)
+
+
+def _scripts(config: Any) -> Iterator[str]:
+    """The metrics of a task that lm-eval would load as scripts: each in words."""
+    values, seen = [config], set()
+    while values:
+        value = values.pop()
+        if id(value) in seen or not isinstance(value, dict | list):  # an alias may be inside what it stands for
             continue
-        visited.add(id(node))
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        nodes += node.value if isinstance(node, yaml.SequenceNode) else [each for pair in pairs for each in pair]
-        if node.tag not in PLAIN:
-            yield f"{file} has {node.tag} {node.value if isinstance(node, yaml.ScalarNode) else ''}".strip()
-        for key, value in pairs:
-            if key.value == "include":
-                names = value.value if isinstance(value, yaml.SequenceNode) else [value]
-                for included in {(file.parent / str(name.value)).resolve() for name in names} - seen:
-                    if included.is_file():
-                        yield from _code(included, seen)
-            # lm-eval asks the package evaluate for a metric that it does not know, and that runs a script.
-            elif key.value == "metric" and isinstance(value, yaml.ScalarNode) and value.value not in metric_registry:
-                yield f"{file} has the metric {value.value}, which is none of lm-eval's own"
-            elif key.value == "hf_evaluate" and str(value.value).lower() not in ("false", "no", "off"):
-                yield f"{file} has a metric of the package evaluate"
+        seen.add(id(value))
+        values += value.values() if isinstance(value, dict) else value
+        # lm-eval asks the package evaluate for a metric that it does not know, and that runs a script.
+        metric = value.get("metric") if isinstance(value, dict) else None
+        if isinstance(metric, str) and metric not in metric_registry:
+            yield f"it has the metric {metric}, which is none of lm-eval's own"
+        if isinstance(value, dict) and value.get("hf_evaluate"):
+            yield "it has a metric of the package evaluate"
+
+
+def _refuse_code(name: str) -> None:
+    """Refuse a task's file that runs code, by what lm-eval reads in it.
+
+    Raises:
+        InputError: If it, or a file that it includes, names code.
+    """
+    with refusing(f"{name} is not YAML of a task"):
+        try:
+            code = list(_scripts(_yaml_loader.load_yaml(name)))
+        except InputError as error:
+            code = [str(error)]
+    refuse(
+        (bool(code), f"the task {name} runs code: {'; '.join(code)}. Read it, and give --trust-code if you trust it.")
+    )
 
 
 def _sandbox_templates() -> None:

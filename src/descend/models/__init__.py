@@ -17,7 +17,7 @@ from descend.models.linear_readout import (
     TextUTConfig,
     TextUTForSequenceClassification,
 )
-from descend.models.loading import MOST_LAYERS, load_model, refuse_unsafe
+from descend.models.loading import MOST_LAYERS, broken, load_model, refuse_broken, refuse_claims, refuse_unsafe
 from descend.models.modules import changed, check_savable, close, evaluating, save_module, tied_names
 from descend.models.own_exits import MARK, TRANSLATOR, heard
 from descend.models.ut import UT, UTConfig
@@ -51,6 +51,7 @@ __all__ = [
     "UnrolledModel",
     "ViTDenoiser",
     "ViTDenoiserConfig",
+    "broken",
     "changed",
     "check_family",
     "check_savable",
@@ -66,6 +67,8 @@ __all__ = [
     "load_model",
     "merged",
     "plain_output",
+    "refuse_broken",
+    "refuse_claims",
     "refuse_unsafe",
     "resized",
     "save_module",

@@ -1,5 +1,7 @@
 """What writes the pages, each one HTML file without a network: of runs, of answers side by side, and of a sweep."""
 
+import base64
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf, nan
@@ -7,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from descend.errors import refuse
 from descend.progress import counted
@@ -52,6 +55,11 @@ TEMPLATES = Environment(
 )
 """The templates of the pages. Every value is escaped unless it is marked as HTML."""
 TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False}  # a browser can't read NaN
+
+
+SCRIPT = Markup(TEMPLATES.get_template("page.js").render())
+"""The pages' own script, a text of ours alone. Their policy allows it by its hash, and no other one."""
+SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 
 
 def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
@@ -288,7 +296,8 @@ def write_page_of(template: str, out: Path, **values: Any) -> Path:
     styles = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)}
     dark = styles | {INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"}
     colours = " ".join(f"--c{light[1:]}: {colour};" for light, colour in dark.items())
-    page = TEMPLATES.get_template(template).render(colours=colours, **values)
+    policy = {"script": SCRIPT, "script_hash": SCRIPT_HASH}
+    page = TEMPLATES.get_template(template).render(colours=colours, **policy, **values)
     path = out / PAGE_FILE if out.is_dir() else out
     refuse_foreign([path], "another place")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -306,7 +306,7 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
         method = members[0].summary.method
         rivals = [other[0].setting for other in gathered if other[0].summary.method == method]
         differing = [
-            _in_words(name, value)
+            _in_words(name, _shown(value, [rival.get(name) for rival in rivals]))
             for name, value in members[0].setting.items()
             if any(rival.get(name) != value for rival in (everyone if name == "layers" else rivals))
         ]
@@ -331,6 +331,15 @@ def _shape(summary: Summary) -> object:
         return id(summary)
     sizes = [summary.settings.get(name) for name in _SIZES]
     return summary.recipe, summary.model, timed.device, timed.batch_size, sizes
+
+
+def _shown(value: Any, others: Sequence[Any]) -> Any:
+    """A setting for others to read: of a path on this machine the end that tells it from other runs' paths."""
+    if not (isinstance(value, str) and Path(value).is_absolute()):
+        return value
+    ends = (Path(*Path(value).parts[-count:]) for count in range(1, len(Path(value).parts)))
+    paths = [Path(other) for other in others if isinstance(other, str) and other != value]
+    return str(next((end for end in ends if not any(path.match(str(end)) for path in paths)), Path(value).name))
 
 
 def _in_words(setting: str, value: Any) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from descend.errors import InputError
-from descend.reading import read_json
-from descend.results.folder import write_json
+from descend.reading import MOST_RECORD, read_json
+from descend.results.folder import ELSEWHERE, write_json
 
 SCHEMA = 1
 """The version that this code writes, and the newest that it reads."""
@@ -17,9 +17,6 @@ CONFIG_FILE = "config.json"
 SUMMARY_FILE = "summary.json"
 GROUPS_FILE = "groups.json"
 RECORDS_FILE = "records.jsonl"
-
-ELSEWHERE = "on-"
-"""How the folder in a run begins that holds its evaluation on other data; the rest is these data's own name."""
 
 
 def run_name(folder: Path) -> str:
@@ -69,19 +66,23 @@ class File(Part):
         Raises:
             InputError: If it is missing, damaged or something else.
         """
-        return parse(cls, read_json(path), str(path), cls.todo)
+        return parse(cls, read_json(path, MOST_RECORD), str(path), cls.todo)
 
     def content(self) -> dict[str, Any]:
         """The file's content in JSON types: its version and what was set, under the keys of the file."""
         return {"schema": self.schema_version} | self.model_dump(by_alias=True, exclude_unset=True)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, listed: bool = True) -> None:
         """Write the file in one piece.
+
+        Args:
+            path: The file.
+            listed: As in `put`.
 
         Raises:
             SaveError: If it can't be written; an older file is as it was.
         """
-        write_json(path, self.content())
+        write_json(path, self.content(), listed=listed)
 
 
 F = TypeVar("F", bound=BaseModel)

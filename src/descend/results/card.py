@@ -1,6 +1,5 @@
 """Model cards: the README.md beside saved weights, with the verdict and the metric of every layer."""
 
-import hashlib
 import logging
 import math
 import re
@@ -11,11 +10,9 @@ from typing import Any
 
 from descend.errors import InputError
 from descend.results.config import Trained, read_config, read_trained
-from descend.results.folder import put
+from descend.results.folder import CARD_FILE, is_ours, put
 from descend.results.summary import Summary, read_summary
 from descend.settings import SMALL
-
-CARD_FILE = "README.md"
 
 TASKS = {
     "ForSequenceClassification": "text-classification",
@@ -25,9 +22,6 @@ TASKS = {
     "ForImageClassification": "image-classification",
 }
 """The end of an architecture's name → the Hub's name of its task."""
-
-_MARK = "<!-- Written by descend, checksum {}. An edited card is left as it is. -->\n"
-_MARKED = re.compile(r"<!-- Written by descend, checksum (\w+)\..*-->\n\Z")
 
 logger = logging.getLogger(__name__)
 
@@ -284,53 +278,15 @@ def _short(value: float) -> str:
 # --- the file
 
 
-def edited_card(folder: Path) -> bytes | None:
-    """A folder's README.md if a user wrote or edited it; None for none, or one of descend's.
-
-    The last line of descend's cards is a comment with a checksum of the rest. A README.md without that line, or with
-    another checksum, is the user's.
-    """
-    path = folder / CARD_FILE
-    if not path.is_file():
-        return None
-    content = path.read_bytes()
-    text = content.decode("utf-8", errors="replace")
-    mark = _MARKED.search(text)
-    return None if mark and mark[1] == _checksum(text[: mark.start()]) else content
-
-
-def has_mark(folder: Path) -> bool:
-    """Whether a folder's README.md is one of descend's, edited or not."""
-    path = folder / CARD_FILE
-    return path.is_file() and _MARKED.search(path.read_text("utf-8", errors="replace")) is not None
-
-
 def write_card(folder: Path, text: str) -> None:
-    """Write a model's card in one piece; a card that a user has edited is left as it is, with a warning.
+    """Write a model's card in one piece; one that somebody wrote or edited is left as it is, with a warning.
 
     Args:
         folder: The model's folder.
         text: The card.
-    """
-    put_card(folder, text, edited_card(folder))
-
-
-def put_card(folder: Path, text: str, edited: bytes | None) -> None:
-    """Write a model's card into a folder that was just written again.
-
-    Args:
-        folder: The model's folder.
-        text: The card.
-        edited: The user's card, read by `edited_card` before; it is put back where it is gone.
     """
     path = folder / CARD_FILE
-    content = (text + _MARK.format(_checksum(text))).encode() if edited is None else edited
-    if edited is not None:
+    if not is_ours(path):
         logger.warning("%s was edited and is left as it is. Remove it to get a new card.", path)
-        if path.is_file() and path.read_bytes() == edited:
-            return
-    put(path, lambda part: part.write_bytes(content))
-
-
-def _checksum(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    else:
+        put(path, lambda part: part.write_text(text, "utf-8"))

@@ -1,6 +1,5 @@
 """What a run and a saved model say of themselves: ``config.json``, the last training by Descend, the certified exit."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -32,8 +31,6 @@ TRAINED_FILE = "descend.json"
 
 CERTIFIED_FILE = "certified_exit.json"
 """Beside a model's weights: the exit threshold that ``descend evaluate --risk`` certified."""
-
-logger = logging.getLogger(__name__)
 
 
 class RunConfig(File):
@@ -252,12 +249,8 @@ class Trained(Part):
         return self.model_dump(exclude_none=True)
 
     def write(self, folder: Path) -> None:
-        """Write the file beside a model; a file of this name that is not Descend's is left as it is."""
-        path = folder / TRAINED_FILE
-        if path.exists() and read_trained(folder) is None:
-            logger.warning("%s is not a file of Descend and is left as it is.", path)
-        else:
-            write_json(path, self.content())
+        """Write the file beside a model."""
+        write_json(folder / TRAINED_FILE, self.content())
 
 
 def read_trained(folder: Path) -> Trained | None:

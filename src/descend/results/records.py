@@ -10,7 +10,8 @@ from pydantic_core import to_jsonable_python
 from descend import reading
 from descend.errors import SaveError
 from descend.results.base import Number, Part, parse
-from descend.results.folder import flush, put
+from descend.results.folder import is_foreign, list_appended, put, set_aside
+from descend.writing import appending, flush
 
 
 class Record(Part):
@@ -85,7 +86,9 @@ class Records:
                 )
                 lines.append(json.dumps(to_jsonable_python(row.model_dump(), inf_nan_mode="null")) + "\n")
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            if not self.path.exists():
+                list_appended(self.path)
+            with appending(self.path) as file:
                 file.writelines(lines)
         except OSError as error:
             raise SaveError.at(self.path, error) from error
@@ -95,19 +98,24 @@ class Records:
         self._written.clear()
         if not self.path.exists():
             return
-        lines = []
-        for line in self.path.read_bytes().split(b"\n"):
+        lines, strange = [], False
+        *whole, rest = self.path.read_bytes().split(b"\n")
+        for line in [*whole, rest]:
             try:
                 row = Record.model_validate_json(line)
             except ValidationError:
+                strange |= bool(line) and line is not rest
                 continue
             if row.step <= step:
                 lines.append(line + b"\n")
                 if row.step == step:
                     self._written.add((step, row.split, row.metric))
-        put(self.path, lambda part: part.write_bytes(b"".join(lines)))
+        if strange and not is_foreign(self.path):
+            set_aside(self.path)
+        put(self.path, lambda part: part.write_bytes(b"".join(lines)), appended=True)
 
     def flush(self) -> None:
         """Bring the rows to the disk itself, before a checkpoint that counts on them."""
         if self.path.exists():
             flush(self.path)
+            list_appended(self.path)

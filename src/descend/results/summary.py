@@ -165,7 +165,7 @@ class Summary(Verdict, Provenance, File):
     certificate: str = ""
     descending_share: float | None = None
     ratios: Ratios = Ratios()
-    samples: int | None = None
+    samples: int | None = Field(default=None, ge=0)
     depth: int = Field(default_factory=lambda known: max(map(len, known["layer_losses"].values()), default=0) - 1)
     dataset: str
     split: str = "test"

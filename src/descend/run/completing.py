@@ -12,10 +12,11 @@ from transformers import PreTrainedTokenizerBase
 from descend.errors import InputError, refuse, refusing
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
-from descend.results import CONFIG_FILE, check_language_run, new_file, write_json
+from descend.results import CONFIG_FILE, check_language_run, put, write_json
 from descend.run.loading import of_run
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
+from descend.writing import appending, new_file, refuse_link
 
 PARTIAL = ".partial"
 """Suffix of an unfinished output file: its settings, then one answer on each line."""
@@ -89,7 +90,7 @@ def complete(
         network = layered.saved.to(subject.args.device).eval()
         partial = out.with_name(out.name + PARTIAL)
         done = _resumed(partial, json.dumps(settings), batch_size)
-        with partial.open("a", encoding="utf-8") as file, progress(len(rows), "answering", "prompt") as bar:
+        with appending(partial) as file, progress(len(rows), "answering", "prompt") as bar:
             bar.update(len(done))
             for start in range(len(done), len(rows), batch_size):
                 batch = rows[start : start + batch_size]
@@ -104,7 +105,7 @@ def complete(
                 file.flush()
                 bar.update(len(batch))
         written = [entry for entry in done if entry is not None]
-        write_json(out, written)
+        write_json(out, written, listed=False)
         partial.unlink()
     return {"written": len(written), "skipped": len(done) - len(written)}
 
@@ -157,6 +158,7 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
 
 def _resumed(partial: Path, head: str, batch_size: int) -> list[dict[str, str] | None]:
     """The answers that an interrupted call with the same settings, ``head``, has written in whole batches."""
+    refuse_link(partial)
     content = read_text(partial) if partial.exists() else ""
     if not content.startswith(f"{head}\n"[: len(content)]):
         raise InputError(
@@ -167,5 +169,6 @@ def _resumed(partial: Path, head: str, batch_size: int) -> list[dict[str, str] |
     del lines[len(lines) // batch_size * batch_size :]  # noise is drawn by batch
     with refusing(f"{partial} is damaged", "Remove it to start again."):
         entries = [parse_json(line) for line in lines]
-    partial.write_text("".join(f"{line}\n" for line in [head, *lines]), "utf-8")
+    text = "".join(f"{line}\n" for line in [head, *lines])
+    put(partial, lambda part: part.write_text(text, "utf-8"), listed=False)
     return entries

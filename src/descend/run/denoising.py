@@ -13,9 +13,10 @@ from scipy.ndimage import gaussian_filter
 from descend.errors import InputError, refuse
 from descend.inference.denoiser import DescentDenoiser
 from descend.progress import progress
-from descend.results import MODELS, atomic_folder, refuse_full
+from descend.results import MODELS, atomic_folder
 from descend.seeds import Stream, generator_of
 from descend.tasks.video import Clip, find_clips
+from descend.writing import refuse_full
 
 _WINDOWS = 16
 """Windows that are in memory at a time."""

@@ -9,14 +9,17 @@ from typing import Any
 from descend.models import MARK, LinearReadout
 from descend.recipes import Recipe
 from descend.results import RunConfig, card_of_run, hub_name, read_config
-from descend.settings import options, settings_of_others
+from descend.settings import is_secret, options, settings_of_others
 from descend.training.config import DescentArguments
 
 LOADING = "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."
 """How to load a classifier that is none of Transformers' own."""
 
-_PATHS = ("data", "model", "tokenizer", "pretrained", "cache_dir")
+_PATHS = ("data", "model", "tokenizer", "pretrained")
 """Settings whose value may be a path."""
+
+WRITTEN = ("cache_dir",)
+"""Settings of a recipe that say where files are written: a command alone says that, no run's folder."""
 
 
 def stored(args: DescentArguments) -> dict[str, Any]:
@@ -29,7 +32,8 @@ def stored(args: DescentArguments) -> dict[str, Any]:
     usual |= {"activation_checkpointing": by_name["gradient_checkpointing"], "output_dir": args.output_dir}
     defaults, values = type(args)(**usual).to_dict() | {"use_cpu": False}, args.to_dict()
     ours = {each.name for each in fields(args)} - {each.name for each in fields(args.library)}
-    settable = {each.name for each in fields(args) if each.init} - {"output_dir", "resume_from_checkpoint"}
+    settable = {each.name for each in fields(args) if each.init and not is_secret(each.name)}
+    settable -= {"output_dir", "resume_from_checkpoint"}
     changed = {key for key, value in values.items() if key in settable and value != defaults[key]}
     return {key: value for key, value in values.items() if key in ours | changed}
 
@@ -49,6 +53,7 @@ def values_of(given: Iterable[str], recipe: Recipe, args: DescentArguments) -> d
     """The values of given settings for JSON, but for the folders and the bars of progress."""
     values = asdict(recipe) | args.to_dict()  # which hides tokens
     left_out = {"cache_dir", "output_dir", "disable_tqdm"}
+    left_out |= {name for name in given if is_secret(name)}
     return {name: values[name] for name in given if name not in left_out and values[name] not in (None, [])}
 
 

@@ -1,6 +1,7 @@
 """``descend evaluate``: a run's folder, a saved classifier of Transformers, or a pretrained model as it is."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 from transformers import PreTrainedConfig
 
 from descend.errors import InputError, refuse
@@ -24,7 +26,7 @@ from descend.evaluation.evaluators import (
 from descend.evaluation.layers import Batches, embedding_std, few
 from descend.evaluation.needed import Evaluated
 from descend.evaluation.probes import fit_exits, fit_probes
-from descend.models import LayeredCausalLM, LayeredClassifier, causal, encoders, images
+from descend.models import LayeredCausalLM, LayeredClassifier, broken, causal, encoders, images
 from descend.progress import is_quiet
 from descend.reading import read_json
 from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe
@@ -40,7 +42,6 @@ from descend.results import (
     CertifiedExit,
     Provenance,
     Summary,
-    locked,
     refuse_foreign,
     write_card,
 )
@@ -50,6 +51,7 @@ from descend.run.training import tell
 from descend.seeds import Stream, derived
 from descend.settings import flag_of, settings_of
 from descend.tasks.text.language import IGNORED
+from descend.writing import locked, refuse_link
 
 FITTED = {"text": 2000, "image": 2000, "lm": 256}
 """Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""
@@ -172,6 +174,8 @@ def evaluate(
     confidence = CONFIDENCE if confidence is None else confidence
     place = results_folder(folder, data, task)
     carrier = folder / model if task is None else folder
+    for subfolder in {place, carrier} - {folder}:  # a stranger's run may hold one that leads elsewhere
+        refuse_link(subfolder)
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
     source = None if place == folder else absolute_or_name(str(data))
@@ -184,6 +188,8 @@ def evaluate(
     known = None if baseline is None else Evaluated.read(baseline if place == folder else baseline / place.name)
     saved = of_run(folder, model) if task is None else of_model(folder, "text", str(data), dataset)
     recipe, restored, network = saved.recipe, saved.restored, saved.restored.model
+    if names := broken(network):
+        tqdm.write(f"WARNING: {carrier} has weights that are NaN or infinite: {names}.", file=sys.stderr)
     classifies = isinstance(network, LayeredClassifier)
     refuse(
         (

@@ -25,6 +25,7 @@ from descend.models import (
     load_model,
     merged,
     plain_output,
+    refuse_broken,
 )
 from descend.results import (
     MODELS,
@@ -37,12 +38,12 @@ from descend.results import (
     read_config,
     read_summary,
     read_trained,
-    refuse_full,
     tolerance_words,
     write_card,
 )
 from descend.run.describing import LOADING, run_card
 from descend.run.loading import of_run
+from descend.writing import refuse_full
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
 
@@ -270,6 +271,7 @@ def _write(
     Returns:
         The checkpoint, loaded in float32.
     """
+    refuse_broken(network, "the model to export")
     depth, inputs = network.eval().depth, network.probe_inputs()
     with torch.no_grad():
         expected = list(network.predictions(inputs))[layers]

@@ -35,6 +35,7 @@ from descend.results import (
     TRAINED_KEY,
     Summary,
     Trained,
+    put,
     refuse_foreign,
 )
 from descend.run.describing import stored
@@ -160,7 +161,7 @@ def evaluate(
         if trainer is not None:
             records = trainer.args.folder / RECORDS_FILE
             if copies and records.is_file():
-                shutil.copyfile(records, folder / RECORDS_FILE)  # from which the page draws the multipliers
+                put(folder / RECORDS_FILE, partial(shutil.copyfile, records))  # the page draws multipliers from it
             trainer.summary = summary
             if (trainer.args.folder / CARD_FILE).is_file():
                 trainer.create_model_card()

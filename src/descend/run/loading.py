@@ -21,6 +21,7 @@ from descend.results import (
     read_config,
     read_trained,
 )
+from descend.run.describing import WRITTEN
 from descend.tasks.text.tokens import KEEP_MARKUP
 from descend.training.config import DescentConfig, problem_of
 
@@ -84,7 +85,8 @@ def of_run(folder: Path, model: str) -> LoadedModel:
     path, config = folder / CONFIG_FILE, read_config(folder)
     unusable = f"{path} holds settings that this version of descend can't use"
     with refusing(unusable, AGAIN, passing=MissingPackageError):
-        recipe = RECIPES[config.recipe].kind(**config.settings)  # type: ignore[arg-type]
+        settings = {name: value for name, value in config.settings.items() if name not in WRITTEN}
+        recipe = RECIPES[config.recipe].kind(**settings)  # type: ignore[arg-type]
         kind: Any = recipe.arguments()
         training = {name: value for name, value in config.training.items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)

@@ -28,24 +28,22 @@ from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,
     FEASIBLE_FOLDER,
-    LOCK_FILE,
+    LEDGER_FILE,
     MODELS,
-    PART,
     RunConfig,
     atomic_folder,
-    edited_card,
     forget_results,
-    locked,
-    put_card,
     read_config,
     refuse_foreign,
     verdict_sentence,
+    write_card,
 )
-from descend.run.describing import differences, run_card, stored, values_of
+from descend.run.describing import WRITTEN, differences, run_card, stored, values_of
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentConfig
 from descend.training.preset import Preset, paper
+from descend.writing import LOCK_FILE, PART, locked
 
 # Loading and saving need no progress bar; training and evaluation show their own progress.
 transformers_logging.disable_progress_bar()
@@ -130,7 +128,7 @@ def _train(
         model=recipe.label,
         dataset=data.name,
         sigma=setup.noise.sigma,
-        settings=asdict(recipe),
+        settings={name: value for name, value in asdict(recipe).items() if name not in WRITTEN},
         training=stored(args),
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
         device=torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else args.device.type,
@@ -189,10 +187,9 @@ def _train(
                 raise
             raise Unsaved("interrupted after the last step; there is no checkpoint to go on from.") from None
         # All processes take part: each may hold a part of the model.
-        edited = edited_card(out / "model")
         with atomic_folder(out / "model") if main else nullcontext(out / "model") as folder:
             trainer.save_pretrained(folder)
-        trainer.save_dual(out / DUAL_FILE, out / "model")
+        trainer.save_dual(out / DUAL_FILE)
         sigma = trainer.sigma  # on all processes
         if main:
             ended = {
@@ -205,7 +202,8 @@ def _train(
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
             verdict = verdict_sentence(trainer.verdict, "the validation data") if trainer.verdict else ""
-            put_card(out / "model", run_card(out, trainer.users_model, verdict=verdict), edited)
+            trainer.records.flush()
+            write_card(out / "model", run_card(out, trainer.users_model, verdict=verdict))
     return trainer
 
 
@@ -223,12 +221,12 @@ def finished(folder: Path) -> bool:
 
 def _claim(out: Path, resume: bool) -> None:
     """Refuse a folder that a new run would overwrite, or that holds no run to resume."""
-    left = (LOCK_FILE, PART)  # files of a run that was killed early
+    left = (LOCK_FILE, PART, LEDGER_FILE)  # files of a run that was killed early
     if not out.exists() or (out.is_dir() and all(path.name.startswith(left) for path in out.iterdir())):
         return
     if resume:
         read_config(out)
-        refuse_foreign([out / MODELS[0], out / DUAL_FILE], "another folder with --out")
+        refuse_foreign([out / name for name in (CONFIG_FILE, MODELS[0], DUAL_FILE)], "another folder with --out")
     elif (out / CONFIG_FILE).is_file() and not _begun(out):
         raise InputError(
             f"the output folder {out} holds a run without a checkpoint; start it over with --resume, with these "

@@ -4,6 +4,7 @@ Where each setting is searched, the values that a trial draws, the content of ``
 """
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -146,7 +147,20 @@ def edges(settings: Settings, searched: Mapping[str, Searched]) -> list[str]:
     ]
 
 
+TRIALS = "trials"
+"""The folder of a sweep that holds the run folders of its trials."""
+
 optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def folder_of(method: str, trial: optuna.Trial | FrozenTrial) -> str:
+    """A trial's folder in that of the sweep; a trial that was resumed has the folder of the first attempt.
+
+    Another name in the database is not taken: the database may come from somebody else.
+    """
+    name = str(trial.user_attrs.get("folder"))
+    known = re.fullmatch(rf"{TRIALS}/{re.escape(method)}-\d{{3,9}}", name) is not None
+    return name if known else f"{TRIALS}/{method}-{trial.number:03d}"
 
 
 def searched_by(study: optuna.Study, settings: Mapping[str, Any], command: Sequence[str]) -> MethodSearch:
@@ -160,7 +174,7 @@ def searched_by(study: optuna.Study, settings: Mapping[str, Any], command: Seque
     method = settings["method"]
     searched = {name: Searched(**kind) for name, kind in settings["searched"].items()}
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    trials, best = [_trial(trial) for trial in ended], None
+    trials, best = [_trial(method, trial) for trial in ended], None
     if finished := [(trial, trial.value) for trial in trials if trial.value is not None]:
         sign = -1 if study.direction is optuna.study.StudyDirection.MAXIMIZE else 1
         # The paper's preset ignores feasibility here: it chooses by the metric alone.
@@ -180,7 +194,7 @@ def searched_by(study: optuna.Study, settings: Mapping[str, Any], command: Seque
     )
 
 
-def _trial(trial: FrozenTrial) -> Trial:
+def _trial(method: str, trial: FrozenTrial) -> Trial:
     """A finished, pruned or diverged trial as ``sweep.json`` holds it."""
     attributes, curve = trial.user_attrs, dict(sorted(trial.intermediate_values.items()))
     pruned, settings = trial.state is TrialState.PRUNED, typed(trial.params)
@@ -194,7 +208,8 @@ def _trial(trial: FrozenTrial) -> Trial:
         feasible=attributes.get("feasible"),
         why=attributes.get("diverged"),
         retries=len(trial.system_attrs.get("retry_history", ())),
-        **{name: attributes.get(name) for name in ("values", "noise", "seconds", "folder", "worker")},
+        folder=folder_of(method, trial),
+        **{name: attributes.get(name) for name in ("values", "noise", "seconds", "worker")},
     )
 
 

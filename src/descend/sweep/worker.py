@@ -4,9 +4,11 @@ import json
 import math
 import os
 import re
+import sqlite3
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
@@ -20,7 +22,8 @@ from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import run
-from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse
+from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse, refusing
+from descend.reading import is_inside
 from descend.recipes.configuring import Configured, configure
 from descend.results import (
     DATABASE_FILE,
@@ -29,18 +32,18 @@ from descend.results import (
     SWEEP_FILE,
     Summary,
     SweepFile,
-    locked,
     refuse_foreign,
     remove,
 )
 from descend.run.training import planned_steps
 from descend.seeds import Stream, derived
 from descend.settings import options, settings_of_others
-from descend.sweep.space import RULE, Ranges, draw, line, recipe_values, searched_by, space
+from descend.sweep.space import RULE, TRIALS, Ranges, draw, folder_of, line, recipe_values, searched_by, space
 from descend.training.methods import CLASSES
+from descend.writing import locked, refuse_link
 
-SPLIT, TRIALS = "validation", "trials"
-"""The split that trials are chosen on, and the folder that holds their run folders."""
+SPLIT = "validation"
+"""The split that trials are chosen on."""
 
 POLL, HEARTBEAT, GRACE, RETRIES = 2, 15, 90, 3
 """Seconds before a waiting worker looks again; between two heartbeats of a trial; without one after which its worker
@@ -55,6 +58,9 @@ PREFIX, SETTINGS = "descend ", "settings"
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 BEGUN = (*ENDED, TrialState.RUNNING, TrialState.WAITING)
+
+TABLES = {"studies", "version_info", "alembic_version"}
+"""Tables of Optuna's databases."""
 
 LOST = (exc.SQLAlchemyError, optuna.exceptions.StorageInternalError)
 """The exceptions of a database that does not answer."""
@@ -127,8 +133,11 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     """
     sqlite = url.startswith("sqlite")
     try:
-        if sqlite and make_url(url).database in (None, "", ":memory:"):
-            raise exc.ArgumentError("a database in memory ends with the process")
+        if sqlite:
+            database = make_url(url).database
+            if database in (None, "", ":memory:"):
+                raise exc.ArgumentError("a database in memory ends with the process")
+            _refuse_foreign(Path(str(database)))
         return optuna.storages.RDBStorage(
             url,
             # SQLite has one writer at a time; the others wait for milliseconds.
@@ -144,6 +153,22 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             "sqlite:///sweep.db or postgresql://user@host/name, whose driver is installed, as by pip install "
             "'psycopg[binary]'."
         ) from None
+
+
+def _refuse_foreign(database: Path) -> None:
+    """Refuse an SQLite file that holds something else than Optuna's studies, before it gets their tables.
+
+    Raises:
+        InputError: If it does, or is a link or no such file.
+    """
+    refuse_link(database)
+    if not database.exists():
+        return
+    with refusing(f"{database} is no database of SQLite", "Choose another place."):
+        uri = f"{database.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    refuse((bool(names) and not names & TABLES, f"{database} holds other tables than a sweep's. Choose another place."))
 
 
 def _message(error: BaseException) -> str:
@@ -227,7 +252,7 @@ class _Worker:
             ),
             methods={},
         )
-        refuse_foreign([out / each for each in (SWEEP_FILE, DATABASE_FILE, PAGE_FILE)], "another folder with --out")
+        refuse_foreign([out / each for each in (SWEEP_FILE, PAGE_FILE)], "another folder with --out")
         # What no trial could begin with is refused before the folder is created: data, methods and constraints.
         self.data = self.recipe.load()
         model = self.recipe.network(self.data)
@@ -328,8 +353,8 @@ class _Worker:
         seed = derived(Stream.SWEEP, self._arguments[method].seed, trial.number) % 2**32  # 32 bits for numpy
         study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(1, asked // 3)))
         settings = draw(trial, self._spaces[method])
-        name = trial.user_attrs.get("folder", f"{TRIALS}/{method}-{trial.number:03d}")  # a resumed trial has one
-        _note(trial, begun=trial.number, folder=name, worker=f"{os.uname().nodename} {os.getpid()}")
+        name = folder_of(method, trial)
+        _note(trial, begun=trial.number, folder=name, worker=f"process {os.getpid()}")
         worst = -math.inf if self.file.higher_is_better else math.inf
         try:
             summaries = [self._evaluated(method, trial, settings, name, k) for k in range(self.file.seeds)]
@@ -350,6 +375,7 @@ class _Worker:
         """Train and evaluate a trial with its seed k, or finish what an earlier worker began."""
         seed = self._arguments[method].seed + k
         folder = self.out / (f"{name}-seed{seed}" if k else name)
+        refuse((not is_inside(self.out, folder), f"{folder} is a link that leads out of {self.out}. Remove it."))
         _, _, args, names = self._configured(method, {**drawn, "seed": seed}, folder)  # all trials have one recipe
         callbacks = [] if k else [_Pruning(trial, self.file.metric)]
         resume = folder.is_dir()
@@ -375,7 +401,8 @@ class _Worker:
         for trial in (trial for search in content.methods.values() for trial in search.trials):
             folder, keep = self.out / str(trial.folder), {"model", "best_feasible"} if trial.folder in best else set()
             for path in (*folder.glob("*"), *folder.parent.glob(f"{folder.name}-seed*/*")):
-                if (path.is_dir() and path.name not in keep) or path.name == FRAMES_FILE:
+                left_over = (path.is_dir() and path.name not in keep) or path.name == FRAMES_FILE
+                if left_over and is_inside(self.out, path):
                     remove(path)  # another worker may do so at the same time
         return content
 

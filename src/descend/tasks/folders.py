@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.reading import is_litter, plain_text, shown
 
 ClassFiles = dict[str, list[tuple[Path, int]]]
@@ -26,13 +26,21 @@ _PLAIN = "set|split|data|dataset|images?|imgs?|videos?|frames?|clips?|texts?|fil
 _WORD = re.compile(rf"({'|'.join(sorted(_SIDE_OF, key=len, reverse=True))})(?:{_PLAIN})*")
 _NOTHING = re.compile(rf"(?:{_PLAIN})+|(?:19|20)\d\d")  # train2017
 
+MOST_CLASSES = 2**16
+"""Most classes of a data set."""
+
 MOST_NAMES = 5
 """Kinds of files that were passed over, and are named."""
 
 
 def class_order(names: Iterable[str]) -> list[str]:
-    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers."""
+    """Names of classes in the order of their numbers: by the alphabet, but 2 before 10 where all are whole numbers.
+
+    Raises:
+        InputError: If they are more than `MOST_CLASSES`.
+    """
     ordered = sorted(names)
+    refuse((len(ordered) > MOST_CLASSES, f"expected at most {MOST_CLASSES:,} classes; got {len(ordered):,}."))
     return sorted(ordered, key=int) if all(re.fullmatch(r"-?\d+", name) for name in ordered) else ordered
 
 
@@ -137,9 +145,10 @@ def class_files(
             f"{sides['train']} must hold a folder of {kind} files for each of at least 2 classes; it has "
             f"{f'only {known[0]}' if known else 'no folder'}."
         )
+    names = set(known)
     files: ClassFiles = {}
     for side, folder in sides.items():
-        if unknown := [name for name in folders[side] if name not in known and classes is None]:
+        if unknown := [name for name in folders[side] if name not in names and classes is None]:
             raise InputError(
                 f"{folder / unknown[0]} is a class that {sides['train']} lacks; it has {', '.join(known[:10])}. Rename "
                 "or remove it, or give files to train on."
@@ -151,7 +160,8 @@ def class_files(
             for file in sorted(folders[side][name].rglob("*"))
             if file.suffix.lower() in suffixes and file.is_file() and not is_litter(file.relative_to(root))
         ]
-        lacking = [name for number, name in enumerate(known) if number not in {label for _, label in files[side]}]
+        present = {label for _, label in files[side]}
+        lacking = [name for number, name in enumerate(known) if number not in present]
         if lacking and (side == "train" or not files[side]):
             raise InputError(f"{folder / lacking[0]} holds no {kind} files. Add some, or remove the folder.")
     return known, files

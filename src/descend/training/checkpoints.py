@@ -1,8 +1,6 @@
-"""The folders of checkpoints: a manifest of hashes, the run's state without pickles, rotation."""
+"""The folders of checkpoints: what is whole by its ledger, the run's state without pickles, rotation."""
 
-import hashlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,8 @@ from transformers.utils import logging
 
 from descend.errors import InputError
 from descend.reading import PICKLES, read_json
-from descend.results import MANIFEST_FILE, PART, digests, free_name, is_checkpoint, written_by_descend
+from descend.results import ALONE, LEDGER_FILE, free_name, is_checkpoint, is_ours, matches, read_ledger
+from descend.writing import private_folder
 
 STATE_FILE = "descent_{}.json"
 """A rank's state of the run that Transformers does not save, such as the multipliers."""
@@ -27,30 +26,24 @@ STOPPED = "stopped-"
 logger = logging.get_logger(__name__)
 
 
-def seal(checkpoint: Path) -> None:
-    """Write the manifest: the SHA-256 of each file."""
-    listed = {str(path.relative_to(checkpoint)): _digest(path) for path in _files(checkpoint)}
-    (checkpoint / MANIFEST_FILE).write_text(json.dumps({"sha256": listed}, indent=2) + "\n", encoding="utf-8")
-
-
 def damage(checkpoint: Path) -> str | None:
-    """Describe what is wrong with a checkpoint of Descend; None if it matches its manifest."""
-    listed = digests(checkpoint)
+    """Describe what is wrong with a checkpoint of Descend; None if it matches its ledger."""
+    listed = read_ledger(checkpoint)
     if listed is None:
-        return f"its {MANIFEST_FILE} can't be read"
+        return f"its {LEDGER_FILE} can't be read"
     files = {str(path.relative_to(checkpoint)): path for path in _files(checkpoint)}
     for name in sorted(files.keys() - listed.keys()):
         if Path(name).suffix in PICKLES:
             return f"{Path(name).name} in it is a pickle that training did not write there"
-    # The manifest must list the trainer's state and a model: an incomplete one proves nothing.
+    # The ledger must list the trainer's state and a model: an incomplete one proves nothing.
     for name in (TRAINER_STATE_NAME, *listed):
         if name not in files or name not in listed:
             return f"it has no {name[:60]}"
     if not any(Path(name).name.startswith(WEIGHTS) for name in listed):
         return "it has no model"
     try:
-        for name, digest in listed.items():
-            if _digest(files[name]) != digest:
+        for name, entry in listed.items():
+            if not matches(files[name], entry):
                 return f"{name} in it is not what was written"
     except OSError as error:
         return f"{Path(error.filename or checkpoint).name} in it can't be read: {error.strerror}"
@@ -82,20 +75,19 @@ def rotate(folder: Path, limit: int | None, best: str | None) -> None:
         best: The best checkpoint, which is never deleted.
     """
     ours = checkpoints(folder)  # another trainer's are not counted
-    newest = sorted(ours, key=lambda each: ((each / MANIFEST_FILE).stat().st_mtime_ns, step_of(each)), reverse=True)
+    newest = sorted(ours, key=lambda each: ((each / LEDGER_FILE).stat().st_mtime_ns, step_of(each)), reverse=True)
     if not newest or not limit or limit < 0:
         return
     stays = {newest[0]} | ({Path(best)} if best else set())
     others = [each for each in newest if each not in stays]
-    (folder / PART).mkdir(exist_ok=True)
     for checkpoint in others[max(0, limit - len(stays)) :]:
-        if not written_by_descend(checkpoint):
+        if not is_ours(checkpoint):
             logger.warning_once(
                 "%s holds what Descend did not write. It stays, and save_total_limit passes over it.", checkpoint
             )
         else:
-            shutil.rmtree(checkpoint.rename(folder / PART / checkpoint.name), ignore_errors=True)
-    shutil.rmtree(folder / PART, ignore_errors=True)
+            with private_folder(folder, ALONE) as away:
+                checkpoint.rename(away / checkpoint.name)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -124,7 +116,7 @@ def unusable(checkpoint: Path) -> str | None:
         return f"{checkpoint} is a folder of checkpoints. Give one of them, such as {inside[-1]}."
     if not is_checkpoint(checkpoint):
         return (
-            f"{checkpoint} is no checkpoint of Descend: it has no {MANIFEST_FILE} of Descend, and no multipliers to "
+            f"{checkpoint} is no checkpoint of Descend: it has no {LEDGER_FILE} of Descend, and no multipliers to "
             "resume with. If another trainer wrote it, load the model from it, and train into another folder without "
             "resume_from_checkpoint."
         )
@@ -185,9 +177,4 @@ def step_of(checkpoint: Path) -> int:
 
 
 def _files(checkpoint: Path) -> list[Path]:
-    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != LEDGER_FILE)

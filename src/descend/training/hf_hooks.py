@@ -23,9 +23,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
 from descend.models import changed, tied_names
-from descend.results import PART, atomic_folder, is_checkpoint, of_disk
+from descend.results import CERTIFIED_FILE, atomic_folder, is_checkpoint, merged_folder, of_disk, remove
 from descend.seeds import Stream, generator_of
-from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, seal, step_of, write_state
+from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, step_of, write_state
 from descend.training.saving import Saving
 
 logger = logging.getLogger(__name__)
@@ -257,13 +257,16 @@ class TrainerHooks(Saving):
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def write_checkpoint(self, folder: Path, model: nn.Module) -> None:
-        """Write a checkpoint with its manifest, atomically: all ranks write into a temporary folder that is renamed.
+        """Write a checkpoint with its ledger, atomically: all ranks write into a temporary folder that is renamed.
 
         Raises:
             SaveError: On all ranks, if one can't write its part.
         """
-        writes, temporary = self.args.should_save, folder.parent / PART
-        part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
+        writes, entered = self.args.should_save, [""]
+
+        def enter() -> None:
+            if writes:
+                entered[0] = str(stack.enter_context(atomic_folder(folder)).parent)
 
         def write() -> None:
             self._unwritten = None
@@ -278,12 +281,13 @@ class TrainerHooks(Saving):
         def finish() -> None:
             self.state.save_to_json(str(part / TRAINER_STATE_NAME))
             self.records.flush()
-            seal(part)
             part.rename(temporary / folder.name)
             stack.close()
 
         with ExitStack() as stack:
-            self._all_or_none(folder, lambda: stack.enter_context(atomic_folder(folder)) if writes else None)
+            self._all_or_none(folder, enter)
+            temporary = Path(self._broadcast(entered[0]))
+            part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
             self._all_or_none(folder, write)
             self._all_or_none(folder, finish if writes else lambda: None)
 
@@ -315,8 +319,14 @@ class TrainerHooks(Saving):
             (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
             if all(name.startswith(f"{place}.") for name in state_dict):
                 state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
+        folder = Path(output_dir or str(self.args.output_dir))
         try:
-            self.save_pretrained(Path(output_dir or str(self.args.output_dir)), state_dict)
+            if self.checkpoint_parent is not None:
+                self.save_pretrained(folder, state_dict)
+                return
+            with merged_folder(folder) as part:
+                self.save_pretrained(part, state_dict)
+            remove(folder / CERTIFIED_FILE)  # it belongs to the weights before
         except Exception as error:
             if self.checkpoint_parent is None or not of_disk(error):
                 raise

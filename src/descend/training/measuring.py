@@ -1,11 +1,11 @@
 """Evaluation while training: every layer at the training noise, the verdict, and the best feasible model."""
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +272,7 @@ class Measuring(TrainerHooks):
                 tempered = self.objective.model.tempered(divisor) if divisor != 1 else nullcontext()
                 with tempered, changed(self, temperature=self.temperature * divisor):
                     self.save_pretrained(folder)
-                self.save_dual(folder / DUAL_FILE, folder)
+                self.save_dual(folder / DUAL_FILE)
 
     @staticmethod
     def evaluated(dataset: Any) -> dict[str, Any]:
@@ -494,12 +494,11 @@ class Measuring(TrainerHooks):
     def _level(self) -> float:
         return self.objective.noise.level if self.objective.noise else 0.0
 
-    def save_dual(self, path: Path, model: Path | None = None) -> None:
+    def save_dual(self, path: Path) -> None:
         """Write λ, the cap's multiplier, whether they moved, the slack and the current σ_x. All ranks must call this.
 
         Args:
             path: The file.
-            model: The model's folder, whose files are listed: a file that somebody adds later is not ours.
         """
         multipliers = self.dual.multipliers
         tensors = {
@@ -511,5 +510,4 @@ class Measuring(TrainerHooks):
         if (sigma := self.sigma) is not None:
             tensors["sigma"] = torch.tensor(sigma, dtype=torch.float64)
         if self.args.should_save:
-            files = sorted(str(each.relative_to(model)) for each in model.rglob("*")) if model else []
-            put(path, lambda part: save_file(tensors, part, {"files": json.dumps(files)} if files else None))
+            put(path, partial(save_file, tensors))

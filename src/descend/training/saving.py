@@ -20,7 +20,7 @@ from descend.errors import InputError
 from descend.models import save_module
 from descend.objective import Objective
 from descend.results import (
-    CERTIFIED_FILE,
+    CARD_FILE,
     FEASIBLE_FOLDER,
     RECORDS_FILE,
     TRAINED_KEY,
@@ -29,11 +29,8 @@ from descend.results import (
     Trained,
     Verdict,
     card_of_model,
-    edited_card,
     hub_name,
-    put_card,
     refuse_foreign,
-    remove,
     verdict_sentence,
     without_adapters,
     write_card,
@@ -150,15 +147,14 @@ class Saving(Trainer):
         if self.checkpoint_parent is not None and isinstance(saved, PreTrainedModel):
             # A checkpoint uses the names of weights in the model, for resuming; other folders use those of the Hub.
             names = {"save_original_format": False}
-        edited = edited_card(Path(folder))  # PEFT replaces README.md
         save_module(saved, folder, state_dict, **names)
         if not isinstance(saved, PreTrainedModel):
             self.trained.write(Path(folder))
         if (tokenizer := self.tokenizer_to_save) is not None:
             tokenizer.save_pretrained(folder)
         if self.checkpoint_parent is None:
-            remove(Path(folder) / CERTIFIED_FILE)  # it belongs to the weights before
-            put_card(Path(folder), self._card(), edited)
+            (Path(folder) / CARD_FILE).unlink(missing_ok=True)  # PEFT's
+            write_card(Path(folder), self._card())
 
     @property
     def trained(self) -> Trained:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainingArguments
+from transformers import AutoModelForCausalLM, TrainingArguments
 from transformers.trainer_utils import has_length
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
@@ -15,7 +15,7 @@ from trl.trainer.utils import create_model_from_path
 from descend.core import LossSums
 from descend.errors import InputError, reason, refuse
 from descend.evaluation.layers import LayerLosses, WatchRows
-from descend.models import LayeredCausalLM, changed, refuse_unsafe
+from descend.models import LayeredCausalLM, changed, refuse_claims, refuse_unsafe
 from descend.noise import Noise
 from descend.results import Verdict
 from descend.settings import SFTSettings
@@ -92,6 +92,9 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     args: DescentSFTConfig
     other_sums = 4
     other_metrics = ("entropy", "mean_token_accuracy", "num_tokens")
+
+    def _send_telemetry(self) -> None:
+        """Tell nobody that somebody trains."""
 
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """TRL's log entries: the last exit's mean token accuracy and entropy, and the tokens since training began."""
@@ -200,6 +203,7 @@ def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:
         raise InputError("model_init_kwargs must leave trust_remote_code off: no model's own code is run.")
     try:
         refuse_unsafe(name)
+        refuse_claims(AutoModelForCausalLM, name)
         return create_model_from_path(name, **given | {"trust_remote_code": False, "use_safetensors": True})
     except InputError:
         raise

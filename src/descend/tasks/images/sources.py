@@ -5,8 +5,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch.utils.data import Dataset
 from descend.errors import InputError, refusing
 from descend.extras import required
 from descend.progress import counted, progress
-from descend.reading import MOST_BYTES, is_litter, refuse_ways_out
+from descend.reading import MOST_BYTES, is_litter, refuse_large, refuse_ways_out
 from descend.settings import DIGITS
 from descend.tasks.folders import class_files, files_read
 from descend.tasks.pictures import FORMATS, SUFFIXES, opaque
@@ -28,6 +30,12 @@ _GENERATED = {"train": 40, "test": 20}
 
 Picture = Path | np.ndarray
 """A file, or grey (height, width) or colours (height, width, 3) in bytes."""
+
+_LARGE, _ALONE = Lock(), 2**22
+"""A picture of more pixels is decoded alone, whatever the number of threads."""
+
+MOST_UNPACKED = 256
+"""Most bytes of a gzipped IDX file for each of its bytes on disk; those of MNIST have ten or fewer."""
 
 
 class Side(NamedTuple):
@@ -127,11 +135,13 @@ def upright(picture: Picture, least: int | None = None) -> Image.Image:
         refusing(f"{picture} can't be read as an image", "Remove it or copy it again."),
         Image.open(picture, formats=FORMATS) as image,
     ):
+        refuse_large(image.size, str(picture))
         if image.mode.startswith(("I", "F")):
             raise ValueError(f"it has mode {image.mode}, and 8 bits per channel are expected")
         if least is not None:
             image.draft("RGB", (least, least))
-        return opaque(ImageOps.exif_transpose(image)).convert("RGB")
+        with _LARGE if math.prod(image.size) > _ALONE else nullcontext():
+            return opaque(ImageOps.exif_transpose(image)).convert("RGB")
 
 
 def read_images(data: str | None) -> Pictures:
@@ -220,6 +230,8 @@ def _idx(file: Path, axes: int) -> np.ndarray:
         shape = np.frombuffer(head[4:], ">u4").astype(int).tolist()
         if head[:4] != bytes([0, 0, 8, axes]) or len(shape) != axes or not 0 < math.prod(shape) <= MOST_BYTES:
             raise ValueError(f"it does not begin as one of bytes with {axes} axes")
+        if math.prod(shape) > MOST_UNPACKED * file.stat().st_size:
+            raise ValueError(f"it announces {math.prod(shape)} bytes, and has {file.stat().st_size}")
         return np.frombuffer(content.read(math.prod(shape) + 1), np.uint8).reshape(shape)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
 
-from descend.errors import InputError, reason, refusing
+from descend.errors import InputError, reason, refuse, refusing
 from descend.progress import counted
-from descend.reading import is_litter, json_objects, lines, plain_text, read_text, refuse_ways_out, shown
+from descend.reading import is_litter, is_path, json_objects, lines, plain_text, read_text, refuse_ways_out, shown
 from descend.tasks.folders import class_files, class_name, class_order, folders_in, said_side, sides_in
 from descend.tasks.splits import TEST_SHARE, split_classes
 from descend.tasks.text.tokens import cleaned
@@ -141,6 +141,8 @@ def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
         every = rows["train"]
         parts = split_classes([row["text"] for row in every], [row["label"] for row in every], TEST_SHARE)
         rows = {side: [every[row] for row in part] for side, part in zip(("test", "train"), parts, strict=True)}
+        if not rows["test"]:
+            raise InputError(f"{root} has one text for each class, so none to test on. Add some, or a test side.")
     features = Features(text=Value("string"), label=ClassLabel(names=labels), source=Value("string"))
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
 
@@ -302,6 +304,7 @@ def _quotes(file: Path) -> bool:
 
 def _of_hub(name: str | Path, columns: dict[str, str], keep_markup: bool, test: str = "test") -> DatasetDict:
     """Load a data set from the Hub and rename its columns to ours."""
+    refuse((is_path(name), f"there is no file or folder {name}; expected one, or the name of a data set on the Hub."))
     with refusing(f"{name} is no folder, and as a name on the Hub it can't be loaded", "Give the folder of the data."):
         loaded = load_dataset(str(name))
         sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})

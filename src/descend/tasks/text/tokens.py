@@ -20,6 +20,7 @@ from transformers import (
 
 from descend.errors import InputError, SampleError, reason
 from descend.progress import progress
+from descend.reading import is_path
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -145,6 +146,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
         InputError: If no tokenizer can be loaded, or it has no token to pad with.
     """
     folder = Path(source).expanduser()
+    if not folder.exists() and is_path(source):
+        raise InputError(f"can't load a tokenizer from {str(source)!r}: there is no such folder.")
     reader = next((kind for name, kind in _READERS.items() if (folder / name).is_file()), AutoTokenizer)
     try:
         tokenizer = reader.from_pretrained(folder if folder.is_dir() else source, trust_remote_code=False)
@@ -153,6 +156,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
             f"can't load a tokenizer from {str(source)!r}: expected a folder with tokenizer.json, vocab.txt, or "
             f"vocab.json and merges.txt, or a name on the Hub, which needs a network at first. {reason(error)}"
         ) from None
+    tokenizer.init_kwargs.pop("auto_map", None)  # code of somebody else, which is not passed on
     # Transformers builds such a tokenizer from a folder without a vocabulary.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise InputError(f"the tokenizer of {source} has no words, only special tokens.")

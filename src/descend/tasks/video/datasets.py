@@ -15,7 +15,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
-from filelock import FileLock
 
 from descend.errors import InputError
 from descend.progress import Progress, progress
@@ -33,6 +31,7 @@ from descend.tasks.video.decoding import SIZE
 from descend.tasks.video.scenes import generate_scenes
 from descend.tasks.video.sources import Clip, Split, find_clips, sides_of
 from descend.tasks.video.windows import VideoWindows
+from descend.writing import locked, remove_parts, replacing
 
 logger = logging.getLogger(__name__)
 
@@ -330,28 +329,21 @@ def _open_cache(file: Path, clips: int, stamp: bytes) -> list[np.ndarray] | None
 
 def _build_cache(file: Path, clips: Sequence[Clip], stamp: bytes) -> None:
     """Decode the clips into a temporary file, and rename it to FILE when it is complete."""
-    folder, part = file.parent, file.with_suffix(".part")
+    folder = file.parent
     announced = sum(clip.announced() for clip in clips)
     needed = announced * _FRAME_BYTES
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock")):
+        with locked(file, wait=True):
             if _open_cache(file, len(clips), stamp) is not None:  # another process has built it meanwhile
                 return
             if shutil.disk_usage(folder).free < needed:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            try:
-                with part.open("wb") as stream:
-                    with progress(announced or None, "decoding", "frame", leave=False) as bar:
-                        lengths = [_write_frames(clip, stream, bar) for clip in clips]
-                    stream.write(np.array(lengths, dtype="<i8").tobytes() + stamp)
-                    stream.flush()
-                    os.fsync(stream.fileno())  # otherwise a power cut could leave the name without the content
-                os.replace(part, file)
-            except BaseException:  # Ctrl-C too
-                with suppress(OSError):
-                    part.unlink()
-                raise
+            remove_parts(folder, kind=f"{file.stem}-")
+            with replacing(file, f"{file.stem}-") as part, part.open("wb") as stream:
+                with progress(announced or None, "decoding", "frame", leave=False) as bar:
+                    lengths = [_write_frames(clip, stream, bar) for clip in clips]
+                stream.write(np.array(lengths, dtype="<i8").tobytes() + stamp)
     except OSError as error:
         if error.errno in _FULL:
             free = shutil.disk_usage(folder).free

@@ -16,13 +16,11 @@ from PIL import Image, ImageOps
 from PIL.TiffImagePlugin import TiffImageFile
 
 from descend.errors import InputError
+from descend.reading import MOST_PIXELS, refuse_large
 from descend.tasks.pictures import FORMATS, opaque
 
 SIZE = 160
 """Height and width of every frame, in pixels."""
-
-MOST_PIXELS = 2**26
-"""Most pixels of a frame on disk: twice those of 8K video."""
 
 _LUMA = (0.299, 0.587, 0.114)
 """BT.601 weights of red, green and blue, as Pillow has them."""
@@ -51,7 +49,7 @@ def image_pictures(files: tuple[Path, ...]) -> Iterator[tuple[str, Image.Image]]
                 name = f"page {page} of {file}" if len(pages) > 1 else f"frame {file}"
                 with warnings.catch_warnings(action="ignore"):  # of damaged metadata; a damaged picture is an error
                     image.seek(page)
-                    _not_too_large(image.size, name)
+                    refuse_large(image.size, name)
                     if image.mode.startswith(("I", "F")):
                         raise InputError(f"{name} has mode {image.mode}; expected 8 bits per channel")
                     picture = opaque(image).convert("L")
@@ -235,18 +233,10 @@ def _video(file: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
             stream = container.streams.best("video")
             if not isinstance(stream, VideoStream):
                 raise ValueError("no video stream in it")
-            _not_too_large((stream.width, stream.height), str(file))
+            refuse_large((stream.width, stream.height), str(file))
             if stream.frames > (size := file.stat().st_size):
                 raise InputError(f"{file} announces {stream.frames} frames in {size} bytes. Copy or download it again.")
             yield container, stream
-
-
-def _not_too_large(size: tuple[int, int], what: str) -> None:
-    if size[0] * size[1] > MOST_PIXELS:
-        raise InputError(
-            f"{what} is {size[0]}x{size[1]}, and would take as many bytes and more; expected at most {MOST_PIXELS} "
-            "pixels. Scale it down."
-        )
 
 
 def _resized(image: Image.Image) -> np.ndarray:

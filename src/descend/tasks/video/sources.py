@@ -142,7 +142,7 @@ def find_clips(path: str | Path, split: Split | None) -> list[Clip]:
         )
     listed = place if split is not None and place.is_file() else None  # DAVIS
     folder = _collection(path if listed else place)
-    clips = _clips_in(folder, prefix + shown(folder.stem if folder.is_file() else folder.name), prefix)
+    clips = _clips_in(folder, prefix + shown(folder.stem if folder.is_file() else folder.name), prefix, set())
     if listed:
         names = read_text(listed).split()
         clips = [clip for clip in clips if clip.name.removeprefix(prefix) in names]
@@ -173,14 +173,16 @@ def _collection(folder: Path) -> Path:
     return next((inner for inner in (frames, videos) if inner.is_dir()), folder)
 
 
-def _clips_in(path: Path, name: str, prefix: str) -> list[Clip]:
+def _clips_in(path: Path, name: str, prefix: str, seen: set[Path]) -> list[Clip]:
     """The clips of a video, of a folder of frames, or of a folder of such, to any depth.
 
     Args:
         path: The video or the folder.
         name: Its name as a clip.
         prefix: What stands before the names of clips in it.
+        seen: The folders that were read, links followed: each is read once, so links in a circle end.
     """
+    seen.add(path.resolve())
     entries = [path] if path.is_file() else _visible(path)
     images = tuple(entry for entry in entries if entry.suffix.lower() in SUFFIXES and entry.is_file())
     files = {entry for entry in entries if _is_video(entry) and entry.is_file()}
@@ -195,8 +197,8 @@ def _clips_in(path: Path, name: str, prefix: str) -> list[Clip]:
     for entry in entries:
         if entry in files:
             clips.append(Clip(prefix + shown(entry.stem), (entry,)))
-        elif entry.is_dir() and not _holds_masks(entry, names) and not path.resolve().is_relative_to(entry.resolve()):
-            inner = _clips_in(entry, prefix + shown(entry.name), f"{prefix}{shown(entry.name)}/")
+        elif entry.is_dir() and not _holds_masks(entry, names) and entry.resolve() not in seen:
+            inner = _clips_in(entry, prefix + shown(entry.name), f"{prefix}{shown(entry.name)}/", seen)
             empty = empty if inner else entry
             clips += inner
     frames = {clip.files[0].parent.parent for clip in clips if not _is_video(clip.files[0])}
