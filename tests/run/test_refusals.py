@@ -284,14 +284,12 @@ OTHERS = [
     ("evaluate MODELS/long-bert --layers --data REVIEWS --out RUN", "RUN holds a run or a model, whose evaluation"),
     ("evaluate MODELS/long-bert --layers --data REVIEWS --out other", "other holds results that are not those of"),
     ("evaluate MODELS/long-bert --layers --data REVIEWS --out t5/config.json", "t5/config.json is a file"),
-    (
-        "evaluate MODELS/long-bert --layers --data t5/config.json --dataset labelled",
-        "must be a folder with a folder of .txt",
-    ),
+    ("evaluate MODELS/long-bert --layers --data t5/config.json --dataset labelled", "line 1 has no column text"),
+    ("evaluate MODELS/long-bert --layers --data words/vocab.txt", "must be a folder with a folder of .txt"),
     ("evaluate MODELS/long-bert --layers --data REVIEWS --image-size 8", "--image-size is none of descend train text"),
     ("evaluate nobody/nothing --layers --data REVIEWS", "can't load a model from 'nobody/nothing'"),
     # Pictures and answers.
-    ("denoise RUN --data clips --out new", "two clips of clips have the name a"),
+    ("denoise RUN --data clips --out new", "clips holds a.avi and a.mp4, two files for one clip"),
     ("denoise unfinished --data clips --out new", "finish the run first: the same descend train with --resume"),
     ("complete RUN --prompts none.json --out new.json", "must be a JSON file of prompts"),
     ("complete --compare none.json --out new.json", "none.json must be a file; it is not there"),

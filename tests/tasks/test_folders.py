@@ -151,7 +151,7 @@ def test_what_is_passed_over_is_counted_and_named(tmp_path):
 def test_texts_and_clips_say_what_they_passed_over(tmp_path):
     root = grow(imdb(tmp_path / "texts"), "train/unsup/{0,1}.txt train/urls_pos.txt imdb.vocab val/pos/0.txt")
     parts = read_parts("imdb", str(root), 0.5)
-    assert sources_read(str(root), parts.values()) == "5 of 9 files read; 4 passed over: unsup/, .txt, .vocab"
+    assert sources_read(str(root), parts.values()) == "5 of 9 files read; 4 passed over: unsup/, .vocab, urls_pos.txt"
     for number in range(4):
         write_frames(tmp_path / "clips" / str(number), seed=number)
         write_frames(tmp_path / "clips" / str(number) / "masks", suffix=".png")
@@ -160,7 +160,9 @@ def test_texts_and_clips_say_what_they_passed_over(tmp_path):
     settings = {"dataset": "imdb", "max_length": 4, "validation_share": 0.5}
     recipe = RECIPES["text-ut"].kind(data=str(root), **settings)
     loaded = recipe.load()
-    assert recipe.about(loaded)[0][0].endswith("for test (5 of 9 files read; 4 passed over: unsup/, .txt, .vocab).")
+    assert recipe.about(loaded)[0][0].endswith(
+        "for test (5 of 9 files read; 4 passed over: unsup/, .vocab, urls_pos.txt)."
+    )
     assert loaded.notes == ("1 of 5 texts are cut at 4 tokens. --max-length N reads longer ones.",)
     assert data.read == "12 of 25 files read; 13 passed over: masks/, .txt"
     assert len(data.train.names) + len(data.validation.names) + len(data.test.names) == 4

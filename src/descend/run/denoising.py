@@ -1,6 +1,5 @@
 """Denoise clips with a run's model, and write the frames as pictures."""
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -56,8 +55,6 @@ def denoise(
     if alone and model != MODELS[0]:
         raise InputError(f"{run} has no model {model!r}; an export is one model. Leave out --model, or give the run.")
     clips = find_clips(data, None)
-    if same := [name for name, count in Counter(clip.name for clip in clips).items() if count > 1]:
-        raise InputError(f"two clips of {data} have the name {same[0]}. Rename one of them.")
     announced = sum(min(count, limit or count) for count in (clip.announced() for clip in clips))
     device = "cuda" if torch.cuda.is_available() else None
     denoiser = DescentDenoiser.from_pretrained(run if alone else run / model, device)

@@ -110,9 +110,9 @@ def _train(
     # One process of each machine decodes or tokenizes the data; the others read its cache.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
+    setup = recipe.resolve(args, data)
     for note in data.notes if main else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
-    setup = recipe.resolve(args, data)
     recipe, preset = setup.recipe, Preset()
     if args.preset is not None:
         dataset, chosen = getattr(recipe, "dataset", "imdb"), {"dual_optimizer": args.dual_optimizer}

@@ -219,6 +219,7 @@ def files_read(root: Path, read: Iterable[Path | str]) -> str:
     used = {shown(file) for file in read}
     homes = {os.path.dirname(file) for file in used}
     homes |= {str(parent) for home in homes for parent in Path(home).parents}
+    kinds = {"", *(os.path.splitext(file)[1].lower() for file in used)}  # of these a suffix tells nothing
     left: Counter[str] = Counter()
     for place, inner, files in os.walk(root):
         inner[:] = [name for name in inner if not is_litter(Path(name))]
@@ -227,10 +228,11 @@ def files_read(root: Path, read: Iterable[Path | str]) -> str:
         unread = next((each for each in chain[1:] if shown(root / each) not in homes), None)
         for name in files:
             if not is_litter(Path(name)) and shown(file := Path(place, name)) not in used:
-                left[shown(unread.name) + "/" if unread else file.suffix.lower() or shown(file.name)] += 1
+                kind = file.suffix.lower()
+                left[f"{unread.name}/" if unread else file.name if kind in kinds else kind] += 1
     if not left:
         return ""
-    names = sorted(left, key=lambda name: (-left[name], name))[:MOST_NAMES]
+    names = map(shown, sorted(left, key=lambda name: (-left[name], name))[:MOST_NAMES])
     others = " and others" if len(left) > MOST_NAMES else ""
     total = len(used) + left.total()
     return f"{len(used):,} of {total:,} files read; {left.total():,} passed over: {', '.join(names)}{others}"
