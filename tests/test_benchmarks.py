@@ -22,6 +22,14 @@ def test_a_case_is_timed(monkeypatch, capsys, dtype):
     assert row["case"] == "UT-1" and row["mode"] == "exact" and row["ratio"] > 0 and row["flop_bound"] >= 1
 
 
+@pytest.mark.slow
+def test_alpha_alone_holds_where_adam_without_a_cap_did_not():
+    """The forms that `DescentConfig(alpha=0.4)` chooses and chose, in a plain loop."""
+    rules = runpy.run_path(str(ROOT / "benchmarks" / "alpha_rules.py"))
+    worst = {name: rules["trained"](0, 800, 0.4, **case)[1].max() for name, case in rules["CASES"].items()}
+    assert worst["sgd, both sides, cap"] <= 0.01 < 0.05 < worst["adam, one side, no cap"]
+
+
 def test_the_readers_that_are_fuzzed_can_be_imported(tmp_path):
     assert "sweep.json" in runpy.run_path(str(ROOT / "benchmarks" / "fuzz.py"))["readers"](tmp_path)
 

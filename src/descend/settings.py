@@ -154,14 +154,15 @@ class DescentSettings:
         alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
             One number, or one per layer.
         alpha_decay: q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α is one number then.
-        cap: With α, the bound on the loss of exit ``cap_layer``; None for no bound. Without ``stop_gradient`` it is
-            needed: layers before the last are paid for a higher loss, and the cap bounds the first one.
+        cap: With α, the bound on the loss of exit ``cap_layer``. None for no bound if ``stop_gradient`` is given;
+            otherwise it is measured where training begins, a tenth above that exit's first loss.
         cap_layer: The exit that the cap bounds; None for the one where the chain starts.
         first_layer: Where the chain starts: 0 for the embedded input, 1 for the first block's output. None for 0, and
             without α for 1 with UT, whose exit 0 is the noisy input itself.
         form: Whether a constraint is a difference or a ratio of losses.
-        stop_gradient: Whether no gradient flows through a constraint's right-hand side. Then no layer is rewarded for
-            a higher loss.
+        stop_gradient: With α, whether no gradient flows through a constraint's right-hand side. Then no layer is
+            rewarded for a higher loss, and layers may be left without room to lower it. None for off where the cap is
+            measured, which bounds the reward, and for on with a given cap.
         dual_lr: Learning rate of the multipliers, η_λ; None for 0.03, or with ``price`` for 500 over a run.
         dual_optimizer: How multipliers ascend: ``sgd``, ``adam``, ``nupi`` or ``price``; None for ``price``, or with α
             for ``sgd``, the projected ascent of Algorithm 1. A step of ``adam`` is about its rate whatever the
@@ -209,11 +210,11 @@ class DescentSettings:
     strength: Share | None = setting(None, f"share of the descent that early layers do [{WITHOUT_ALPHA['strength']}]")
     alpha: list[float] | str | float | None = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
     alpha_decay: Factor = setting(1.0, "with α: its factor from layer to layer")
-    cap: float | None = setting(None, "with α: bound on the chain's first loss [none]")
+    cap: float | None = setting(None, "with α: bound on the chain's first loss [1.1 × it]")
     cap_layer: int | None = setting(None, "with a cap: the exit it bounds [the first]")
     first_layer: int | None = setting(None, "exit where the chain starts [0; UT: 1]")
     form: Literal["difference", "ratio"] = setting("difference", "with α: kind of constraint")
-    stop_gradient: bool = setting(True, "no gradient through a constraint's bound")
+    stop_gradient: bool | None = setting(None, "no gradient through α's bounds [with --cap: on]")
     dual_lr: float | None = setting(None, "learning rate of λ [0.03; price: 500 a run]")
     dual_optimizer: str | None = setting(None, f"of λ [{_usual('dual_optimizer')}]", ("sgd", "adam", "nupi", "price"))
     dual_optim_args: Options | None = setting(None, "its further arguments, in JSON [none]")

@@ -156,11 +156,36 @@ def test_a_setting_that_cant_be_is_refused_when_it_is_given(tmp_path, given, wor
         assert "\n" not in str(error.value)
 
 
-def test_alpha_alone_is_projected_ascent_without_a_reward_for_a_worse_layer(tmp_path):
-    args = DescentConfig(str(tmp_path), alpha=0.1)
-    found = [args.resolved(name) for name in ("dual_optimizer", "dual_lr", "resilience")]
-    assert found == ["sgd", 0.03, 0.05] and args.stop_gradient and args.resolved("dual_warmup_steps") == 0.1
-    assert DescentConfig.paper("video-ut", str(tmp_path)).dual_optimizer == "adam"  # as the paper prints
+def test_alpha_alone_is_projected_ascent_through_both_sides_with_a_cap_from_the_first_losses(tmp_path):
+    trainer = ranks.points(tmp_path, alpha=0.1)
+    args, problem = trainer.args, trainer.dual.problem
+    assert [args.resolved(name) for name in ("dual_optimizer", "dual_lr", "resilience")] == ["sgd", 0.03, 0.05]
+    with torch.no_grad():  # of the embedded input, on all 24 samples
+        samples = own.samples(24)
+        batch = {"x": torch.stack([each["x"] for each in samples])}
+        logits = next(iter(trainer.objective.model.predictions(batch)))
+        first = nn.functional.cross_entropy(logits, torch.tensor([each["labels"] for each in samples])).item()
+    assert problem.cap == args.cap == pytest.approx(1.1 * first, rel=1e-5) and not problem.stop_gradient
+    assert problem.in_force.all() and trainer.trained.problem["cap"] == args.cap  # which is saved with the model
+    trainer.train()
+    assert trainer.evaluate() and trainer.verdict.cap == args.cap
+    given = ranks.points(tmp_path, alpha=0.1, stop_gradient=True).dual.problem
+    assert given.cap is None and given.stop_gradient
+    plain = ranks.points(tmp_path, alpha=0.1, method="erm").args
+    assert plain.cap is None and DescentConfig.paper("video-ut", str(tmp_path)).dual_optimizer == "adam"
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Points that can't be read twice."""
+
+    def __iter__(self):
+        return iter(own.samples(24))
+
+
+def test_where_the_first_losses_are_not_known_alpha_alone_asks_for_a_cap(tmp_path, caplog):
+    trainer = ranks.points(tmp_path, given={"train_dataset": Stream()}, alpha=0.1)
+    assert "can't be measured here before training" in caplog.text and "Give a cap" in caplog.text
+    assert trainer.dual.problem.cap is None and trainer.dual.problem.stop_gradient
 
 
 @pytest.mark.parametrize(

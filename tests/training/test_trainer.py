@@ -409,7 +409,8 @@ def test_logged_losses_are_means_since_the_last_log(logged, tmp_path):
 
 
 def test_a_run_is_told_of_constraints_that_ask_too_much(tmp_path, caplog):
-    denoiser(tmp_path, alpha="0.9", dual_lr=0.3, max_steps=15, dual_warmup_steps=1).train()
+    by_adam = {"dual_optimizer": "adam", "dual_lr": 0.3, "stop_gradient": True}
+    denoiser(tmp_path, alpha="0.9", max_steps=15, dual_warmup_steps=1, **by_adam).train()
     told = [record.getMessage() for record in caplog.records if record.name.startswith("descend")]
     assert [sentence.split(":")[0] for sentence in told] == ["step 11"] * 3, told
     assert "ask a last loss of at most" in told[0] and told[2].endswith("allow more slack by resilience.")

@@ -110,6 +110,10 @@ def _train(
     # One process of each machine decodes or tokenizes the data; the others read its cache.
     with args.main_process_first(desc="reading the data"):
         data = loaded or recipe.load()
+    earlier = read_config(out) if resume and _begun(out) else None
+    measured = None if earlier is None else earlier.training.get("cap")
+    if args.measures_cap and isinstance(measured, float | int):
+        args.take_cap(measured)  # where the run began
     setup = recipe.resolve(args, data)
     for note in data.notes if main else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
@@ -133,16 +137,16 @@ def _train(
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
         device=torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else args.device.type,
     )
-    if resume and _begun(out):
-        earlier = read_config(out)
+    if earlier is not None:
         old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (earlier, config))
-        if changed := differences(old, new, _OF_LENGTH):
+        if changed := differences(old, new, _OF_LENGTH | ({"stop_gradient"} if args.alpha is None else set())):
             raise InputError(f"{out} was made with other settings: {changed}. Give the same command to resume.")
     made = main and not out.exists()
     try:
         trainer = setup.trainer([stop, *callbacks])
         planned = planned_steps(args, len(trainer.train_dataset))  # type: ignore[arg-type]  # TRL may have packed them
         args.warmup(*planned)
+        config = config.model_copy(update={"training": stored(args)})  # a cap may have been measured
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
         if made:  # by the trainer
             with suppress(OSError):

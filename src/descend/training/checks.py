@@ -1,20 +1,27 @@
-"""What a trainer looks at once, before or in its first step: metrics, and heads that do not learn."""
+"""What a trainer looks at once, before or in its first step: metrics, first losses, and heads that do not learn."""
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers.trainer_utils import has_length
 
 from descend.errors import InputError, reason
+from descend.evaluation.layers import few
 from descend.models import HookedModel, LayeredCausalLM, LayeredModel, LibraryModel, evaluating
 from descend.tasks.text.classification import IGNORED
+from descend.training.hf_hooks import overriding
 from descend.training.measuring import Measuring, Predictions
 
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 4
 """Parameters that one line names."""
+
+MOST_FIRST = 256
+"""Training samples, taken evenly, on which the first losses are measured."""
 
 
 def try_metrics(trainer: Measuring) -> None:
@@ -28,7 +35,8 @@ def try_metrics(trainer: Measuring) -> None:
     Raises:
         InputError: If it fails on the whole set too, or gives no such metric.
     """
-    if trainer.compute_metrics is None or not trainer.evaluates:
+    own = not type(trainer).evaluate.__module__.startswith("descend.")  # it may call compute_metrics otherwise
+    if trainer.compute_metrics is None or not trainer.evaluates or own:
         return
     for name, data in (trainer.evaluated(trainer.eval_dataset) or {"": None}).items():
         # A loader of the user's may draw from the global generator.
@@ -67,6 +75,23 @@ def _fault_of_metrics(trainer: Measuring, loader: Iterator) -> Exception | None:
         if not place and (fault := tried()) is None:
             return None
     return fault and tried()
+
+
+def first_losses(trainer: Measuring) -> Tensor | None:
+    """f_0 … f_L before training, the means over some training samples at the training noise, (L+1,).
+
+    None of streams, of samples behind a loader of the user's, and of a model that is sharded or not yet there.
+
+    Args:
+        trainer: A trainer with its data.
+    """
+    data: Any = trainer.train_dataset
+    known = has_length(data) and hasattr(data, "__getitem__") and not overriding(type(trainer), "get_train_dataloader")
+    elsewhere = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or hasattr(trainer.objective, "reshard")
+    if not known or elsewhere or any(each.is_meta for each in trainer.objective.parameters()):
+        return None
+    with evaluating(trainer.objective):
+        return trainer.measure_layers(few(data, MOST_FIRST)).losses.mean(0)
 
 
 def tell_idle_heads(trainer: Measuring) -> None:

@@ -164,6 +164,8 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         check(self)
         if self.alpha is not None:
             self.alpha = read_alpha(self.alpha) if isinstance(self.alpha, str) else step_numbers(self.alpha)
+        if self.alpha is not None and self.cap is not None and self.stop_gradient is None:
+            self.stop_gradient = True
         every = str(self.dual_every)
         self.dual_every = int(every) if every.isdecimal() else self.dual_every
         if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
@@ -267,7 +269,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             self.cap,
             first=first,
             form=self.form,
-            stop_gradient=self.stop_gradient,
+            stop_gradient=self.stop_gradient is not False,
             cap_layer=self.cap_layer,
         )
 
@@ -343,6 +345,16 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f"warm-up and dual_every {every}{of_epoch}. Lower one of them, or train longer."
             )
         return warmup
+
+    @property
+    def measures_cap(self) -> bool:
+        """Whether α is all that is given, so that the cap follows from the first losses."""
+        constrained = CLASSES[self.method].constrained
+        return constrained and self.alpha is not None and self.cap is None and self.stop_gradient is None
+
+    def take_cap(self, cap: float) -> None:
+        """Set a cap that was measured; it bounds the reward for a higher loss, so bounds pass gradients on."""
+        self.cap, self.stop_gradient = cap, False
 
     @property
     def own_exits(self) -> bool:

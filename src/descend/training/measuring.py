@@ -80,6 +80,8 @@ class Measuring(TrainerHooks):
 
     other_metrics: tuple[str, ...] = ()
     """Further metrics of an evaluation."""
+    _samples = 0
+    """The samples that the current evaluation has read."""
     chooses: bool
     """Whether the last evaluation was on the trainer's own data; only then can the model become the best."""
 
@@ -297,6 +299,10 @@ class Measuring(TrainerHooks):
     def _batches(self, collate: Callable[[list[Any]], Any] | None = None) -> Batches:
         """How samples become batches of an evaluation; by default by `evaluation_collator`."""
         return Batches(self.args.eval_batch_size, self.args.device, collate or self.evaluation_collator())
+
+    def measure_layers(self, samples: Any) -> LayerLosses:
+        """Measure every layer on samples, batched as those of an evaluation, at the training noise."""
+        return self._measure(self._batches().loader(samples))
 
     def _measure(self, loader: Any, predictions: Predictions | None = None, *, calls_back: bool = False) -> LayerLosses:
         """Measure every layer on a data set at the training noise.

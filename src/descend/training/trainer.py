@@ -4,6 +4,7 @@
 """
 
 import logging
+import math
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -29,6 +30,7 @@ from descend.training.checkpoints import (
     step_of,
     unusable,
 )
+from descend.training.checks import first_losses
 from descend.training.config import DescentArguments, DescentConfig
 from descend.training.hf_hooks import overriding, refuse_arguments
 from descend.training.methods import CLASSES
@@ -36,6 +38,9 @@ from descend.training.order import IDLE
 from descend.training.step import DualStep, EarlyStopping, Stepping
 
 logger = logging.getLogger(__name__)
+
+CAP_MARGIN = 1.1
+"""The cap that α takes by itself, in first losses: those of other samples differ by some percent."""
 
 
 class DescentMixin(Stepping):
@@ -84,17 +89,35 @@ class DescentMixin(Stepping):
             self.fit_exits()
         self.loss_is_scaled_for_ga = True
         self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
+        if self.args.measures_cap and self.train_dataset is not None:
+            self._measure_cap()
         self.method.attach(self)
         problem = self.dual.problem
         if problem.alpha and not problem.stop_gradient and problem.cap is None and self.is_world_process_zero():
             logger.warning(
                 "alpha through both sides (stop_gradient off) without a cap pays each layer but the last for a higher "
                 f"loss, and nothing bounds that of layer {problem.first}. Give a cap, such as loss/{problem.first} of "
-                "the first log, or leave stop_gradient on."
+                "the first log, or leave stop_gradient out."
             )
         self.add_callback(DualStep(self))
         if self.args.patience is not None:
             self.add_callback(EarlyStopping(self.args.patience, self))
+
+    def _measure_cap(self) -> None:
+        """Set the cap of α: a tenth above the first loss of the exit that it bounds, see `first_losses`."""
+        problem, losses = self.dual.problem, first_losses(self)
+        value = CAP_MARGIN * losses[problem.cap_layer].item() if losses is not None else 0.0
+        if not 0 < value < math.inf:  # unknown; of a loss that is no number, the first step says so
+            if self.is_world_process_zero():
+                logger.warning(
+                    "alpha alone takes its cap from the first losses, which can't be measured here before training. "
+                    "Without one no gradient flows through a bound, and later layers may have no room left. Give a "
+                    f"cap (--cap), such as loss/{problem.first} of the first log, and stop_gradient off."
+                )
+            return
+        self.args.take_cap(float(f"{self._broadcast(value):.6g}"))
+        self.dual = self.args.primal_dual(self.objective.model.depth, self.objective.model.first_layer)
+        self.begin_run()
 
     def compute_loss(
         self,
