@@ -8,7 +8,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from descend.results import put
+from descend.results import put, refuse_foreign
 from reproduction import figures, tables
 from reproduction.claims import NOT_REPRODUCED, claims
 from reproduction.grids import SCALES
@@ -25,6 +25,7 @@ def write(table: Table, folder: Path) -> Path:
         table: The study.
         folder: The folder; figures and tables go into folders in it.
     """
+    refuse_foreign([folder / name for name in (PAGE_FILE, "figures", "tables")], "another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
     missing = figures.draw(table, folder / "figures")
     made = tables.write(table, folder / "tables")

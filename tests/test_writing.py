@@ -121,7 +121,7 @@ def test_a_link_in_the_place_of_the_file_itself_is_replaced_and_never_appended_t
     thesis = foreign(tmp_path / "home")
     for name in ("page", "records.jsonl", "log", ".descend-lock"):
         (tmp_path / name).symlink_to(thesis)
-    with pytest.raises(InputError, match="holds page, which would be replaced"):
+    with pytest.raises(InputError, match="holds page, which Descend may replace"):
         put(tmp_path / "page", lambda part: part.write_text("page"))
     put(tmp_path / "page", lambda part: part.write_text("page"), listed=False)
     with pytest.raises(InputError, match="is a link"):

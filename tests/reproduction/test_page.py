@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from descend import InputError
 from descend.results import Summary
 from reproduction import figures, page, tables, theory
 from reproduction.__main__ import main
@@ -114,6 +115,15 @@ def table(study):
 @pytest.fixture(scope="module")
 def drawn(table, tmp_path_factory):
     return page.write(table, tmp_path_factory.mktemp("drawn")).parent
+
+
+@pytest.mark.parametrize("name", ["report.html", "figures/figure-1.png", "tables/claims.csv"])
+def test_a_page_writes_over_no_file_of_somebody_else(table, tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match="did not write"):
+        page.write(table, tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 @pytest.mark.slow

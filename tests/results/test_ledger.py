@@ -71,7 +71,7 @@ def test_a_file_of_ours_is_replaced_an_edited_one_renamed_and_one_of_somebody_el
     }
     assert "was edited. It is now report.edited-1.html" in caplog.text
     (tmp_path / "mine.html").write_text("mine")
-    with pytest.raises(InputError, match=r"holds mine\.html, which would be replaced, and which Descend did not write"):
+    with pytest.raises(InputError, match=r"holds mine\.html, which Descend may replace and did not write"):
         write(tmp_path / "mine.html", "ours")
     (tmp_path / "link.html").symlink_to(page)
     with pytest.raises(InputError, match=r"link\.html"):
@@ -144,7 +144,7 @@ def test_a_folder_that_is_written_anew_keeps_what_somebody_added_and_edited(tmp_
 def test_a_folder_without_a_ledger_is_renamed_as_a_whole(tmp_path, caplog):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds model, which would be replaced"):
+    with pytest.raises(InputError, match="holds model, which Descend may replace"):
         refuse_foreign([tmp_path / "model", tmp_path / "none"], "another folder")
     fill(tmp_path / "model", weights="ours")
     assert texts(tmp_path) == {"model/weights.txt": "ours", "kept-model/weights.txt": "mine"}
@@ -221,9 +221,9 @@ def test_rows_are_appended_and_what_is_no_row_of_ours_is_kept(tmp_path):
 def test_rows_of_somebody_else_that_look_like_ours_are_not_touched(tmp_path):
     row = {"run": "r", "step": 9, "split": "train", "layer": 0, "noise": None, "metric": "loss", "value": 1.0}
     (path := tmp_path / "records.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(InputError, match="which Descend did not write"):
+    with pytest.raises(InputError, match="did not write"):
         refuse_foreign([path], "another output_dir")
-    with pytest.raises(InputError, match="which Descend did not write"):
+    with pytest.raises(InputError, match="did not write"):
         Records(path, "run").truncate_after(2)
     assert json.loads(path.read_text()) == row
 

@@ -50,9 +50,9 @@ TRAINED = [
     ("video-ut --dual-warmup-epoch 1", "(did you mean --dual-warmup-epochs?)"),
     ("video-ut --alpha=0.1 --slack=explicit --slack-optimizer rmsprop", "invalid choice: 'rmsprop'"),
     ("video-ut --first-layer 7", "(--first-layer) must be from 0 to"),
-    ("video-ut --max-steps 0", "above 0; got 0 and 3.0"),
-    ("video-ut --method erm --max-steps 0", "above 0; got 0 and 3.0"),
-    ("video-ut --seed -1", "seed must be at least 0; got -1"),
+    ("video-ut --max-steps 0", "max_steps must be at least 1, or -1 to train by epochs; got 0"),
+    ("video-ut --method erm --max-steps 0", "max_steps must be at least 1, or -1 to train by epochs; got 0"),
+    ("video-ut --seed -1", "seed must be from 0 to 2^32 - 1; got -1"),
     ("video-ut --learning-rate inf", "learning_rate must be at least 0, and finite; got inf"),
     ("video-ut --save-only-model", "save_only_model must be off"),
     ("video-ut --kernel cubic", "invalid choice: 'cubic'"),
@@ -169,7 +169,7 @@ OTHERS = [
     ("eval RUN", "no command 'eval' (did you mean evaluate?)"),
     ("predict RUN", "no command 'predict'; descend --help lists them"),
     ("train vit", "no recipe 'vit' (did you mean video-vit?)"),
-    ("demo --out OUT --max-steps 0", "above 0; got 0 and 3.0"),
+    ("demo --out OUT --max-steps 0", "max_steps must be at least 1, or -1 to train by epochs; got 0"),
     ("train video-ut --data generated --out OUT --data NOWHERE", "does not exist"),
     ("train video-ut --data generated --out OUT --out FILE", "expected a folder to write to; FILE is a file"),
     ("train video-ut --data generated --out OUT --out FILE --resume", "expected a folder to write to; FILE is a file"),
@@ -244,8 +244,8 @@ OTHERS = [
         "train video-ut --data generated --out OUT --data SHORT --window 2",
         "leaves 1 window of 2 frames to validate on; expected at least",
     ),
-    ("demo --max-steps 1 --out ERM", "ERM must be a new or an empty folder"),
-    ("demo --max-steps 1 --out CONSTRAINED", "CONSTRAINED must be a new or an empty folder"),
+    ("demo --max-steps 1 --out ERM", "ERM holds erm/thesis.txt, which Descend did not write"),
+    ("demo --max-steps 1 --out CONSTRAINED", "holds constrained/thesis.txt, which Descend did not write"),
     ("evaluate RUN --noise=", "noise must be levels"),
     ("evaluate RUN --noise=a", "noise must be levels"),
     ("evaluate RUN --noise=0:1:2:3", "noise must be levels"),
@@ -257,11 +257,11 @@ OTHERS = [
     # No file is replaced that Descend did not write.
     (
         "train video-ut --data generated --out HOLDS/model/weights.pt --resume",
-        "weights.pt holds model, which Descend may replace",
+        "weights.pt holds config.json, model, which Descend may replace",
     ),
     (
         "train video-ut --data generated --out HOLDS/dual.safetensors --resume",
-        "dual.safetensors holds dual.safetensors, which",
+        "dual.safetensors holds config.json, dual.safetensors, which",
     ),
     ("evaluate HOLDS/summary.json", "summary.json holds summary.json, which Descend may replace"),
     ("evaluate HOLDS/report.html", "report.html holds report.html, which Descend may replace"),
@@ -270,14 +270,14 @@ OTHERS = [
     ("compare RUN --out PAGE-2", "PAGE-2 holds report.html, which Descend may replace"),
     (
         "sweep video-ut --data generated --use-cpu --trials 1 --out HOLDS/sweep.db",
-        "HOLDS/sweep.db holds sweep.db, which Descend may replace",
+        "HOLDS/sweep.db/sweep.db can't be opened: file is not a database",
     ),
     (
         "sweep video-ut --data generated --use-cpu --trials 1 --out HOLDS/sweep.json",
         "HOLDS/sweep.json holds sweep.json, which Descend may replace",
     ),
     ("demo --out DEMO-1", "DEMO-1 holds report.html, which Descend may replace"),
-    ("demo --out DEMO-2", "DEMO-2/erm holds notes.txt, which Descend may replace"),
+    ("demo --out DEMO-2", "DEMO-2 holds erm/notes.txt, which Descend did not write"),
     ("complete --compare ANSWERS.json --out HOLDS/page.html", "HOLDS holds page.html, which Descend"),
     # Models as they are.
     ("evaluate RUN --layers --data REVIEWS", "RUN is the folder of a run; give RUN/model"),
@@ -354,9 +354,7 @@ FILES = {
     "HOLDS/page.html": "mine",
     "PAGE-1/summary.json": '{"years": "of work"}',
     "PAGE-2/report.html": "mine",
-    "DEMO-1/.descend-demo": "",
     "DEMO-1/report.html": "mine",
-    "DEMO-2/.descend-demo": "",
     "DEMO-2/erm/notes.txt": "mine",
     "HOLDS/sweep.db/sweep.db": "mine",
     "HOLDS/sweep.json/sweep.json": "mine",
@@ -387,6 +385,7 @@ def there(finished, models, reviews, tmp_path_factory) -> Iterator[dict[Path, in
             "other/summary.json": Path("RUN/summary.json").read_text(),
         }
         put(Path(), FILES | copied)
+        shutil.copy("RUN/written.json", "other")
         for suffix in ("avi", "mp4"):
             write_video(Path(f"clips/a.{suffix}"), 2)
         image_folder(Path("FARM"), classes=("cows", "dogs"))

@@ -19,7 +19,7 @@ from descend.cli import main
 from descend.evaluation.evaluators import MOST_SAMPLES
 from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
-from descend.results import RESULTS, read_config, read_summary
+from descend.results import RESULTS, read_config, read_summary, strangers
 from descend.results.config import PRETRAINED
 from descend.run.describing import stored
 from descend.settings import DescentSettings
@@ -52,9 +52,12 @@ def test_a_run_folder_holds_what_the_plan_says(finished):
         "checkpoint-3",
         "checkpoint-6",
         "checkpoint-8",
+        "written.json",
     }
     assert {path.name for path in finished.iterdir()} == files
-    assert {path.name for path in (finished / "model").iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    model = {"config.json", "model.safetensors", "README.md", "written.json"}
+    assert {path.name for path in (finished / "model").iterdir()} == model
+    assert strangers(finished) == []
     dual = load_file(finished / "dual.safetensors")
     shapes = {"multipliers": (2,), "cap_multiplier": (), "slack": (2,), "sigma": (), "moved": ()}
     assert {name: tensor.shape for name, tensor in dual.items()} == shapes

@@ -342,7 +342,8 @@ def test_a_run_that_comes_apart_keeps_its_last_checkpoint_and_the_state_before_t
     line = ended(capsys, 1, out, *flags)
     assert "No parameter has moved in this step, and the state before it is saved in stopped-5." in line
     assert line.endswith("train into another folder; --resume goes on from checkpoint-3.")
-    assert {path.name for path in out.iterdir()} == {"config.json", "records.jsonl", "checkpoint-3", "stopped-5"}
+    left = {"config.json", "records.jsonl", "written.json", "checkpoint-3", "stopped-5"}
+    assert {path.name for path in out.iterdir()} == left
     assert damage(out / "checkpoint-3") is None and damage(out / "stopped-5") is None
     assert max(run_state(out / "stopped-5")["dual"]["multipliers"]) > 1e300
 

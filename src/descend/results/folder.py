@@ -184,7 +184,7 @@ def refuse_foreign(paths: Iterable[Path], choice: str) -> None:
     if foreign:
         names = ", ".join(path.name for path in foreign)
         raise InputError(
-            f"{foreign[0].parent} holds {names}, which would be replaced, and which Descend did not write: no "
+            f"{foreign[0].parent} holds {names}, which Descend may replace and did not write: no "
             f"{LEDGER_FILE} there lists {'it' if len(foreign) == 1 else 'them'}. Choose {choice}, or move "
             f"{'it' if len(foreign) == 1 else 'them'}."
         )
