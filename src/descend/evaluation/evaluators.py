@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, default_collate
 
-from descend.evaluation.evaluate import Levels, Subject
+from descend.evaluation.evaluate import MOST_BLOCKS, Levels, Subject, layer_scores
 from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
@@ -69,7 +69,8 @@ def on_validation(
     noises = [subject.noise.at(level) for level in levels]
     with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
         each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
-    metrics = {level: layers.metrics for level, layers in zip(levels, each_level, strict=True)}
+    measured = dict(zip(levels, each_level, strict=True))
+    metrics = {level: layers.metrics for level, layers in measured.items()}
     yield (
         "validation",
         Validation(
@@ -77,6 +78,7 @@ def on_validation(
             metric=metrics[subject.noise.level],
             layer_metrics=metrics,
             fingerprint=survey(task, batches.loader(samples))[0],
+            blocks=None if each_level[0].group_count == 1 else layer_scores(measured, MOST_BLOCKS),
         ),
     )
 
