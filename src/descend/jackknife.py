@@ -1,4 +1,4 @@
-"""The jackknife over groups of unequal sizes: the standard error of a mean, and its degrees of freedom."""
+"""The jackknife over groups of unequal sizes: a mean's standard error, skewness and degrees of freedom."""
 
 import numpy as np
 
@@ -15,10 +15,26 @@ def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     Returns:
         The error of the mean x̄, (…).
     """
+    return np.sqrt((len(sums) - 1) / len(sums) * (_influences(sums, sizes) ** 2).sum(0))
+
+
+def skewness(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The third cumulant of the same mean over its variance, in units of the mean, (…); 0 where nothing varies.
+
+    Args:
+        sums: As in `standard_error`.
+        sizes: As there.
+    """
+    parts = _influences(sums, sizes)
+    squares = (parts**2).sum(0)
+    return np.where(squares == 0, 0.0, (parts**3).sum(0) / np.where(squares == 0, 1.0, squares))
+
+
+def _influences(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """How far the mean moves without each group, (G, …)."""
     sizes = sizes.reshape(-1, *(1 for _ in sums.shape[1:]))
     mean = sums.sum(0) / sizes.sum()
-    parts = (sums - sizes * mean) / (sizes.sum() - sizes)
-    return np.sqrt((len(sums) - 1) / len(sums) * (parts**2).sum(0))
+    return (sums - sizes * mean) / (sizes.sum() - sizes)
 
 
 def degrees_of_freedom(sizes: np.ndarray) -> float:

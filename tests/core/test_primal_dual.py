@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from descend.core import DescentProblem, LossSums, Outlook, PrimalDual
+from descend.core import DescentProblem, GeometricTarget, LossSums, Outlook, PrimalDual
 from descend.errors import InputError, NonFiniteLossError
 
 packed = partial(json.dumps, default=torch.Tensor.tolist)
@@ -103,6 +103,19 @@ def test_a_dual_step_in_three_steps_is_one_of_their_mean(optimizer):
             *_, found = advance(third, [(share * losses.double(), 1.0) for share in (0.5, 1.0, 1.5)])
             torch.testing.assert_close(found, expected)
     assert one.multipliers.max() > 0
+
+
+@pytest.mark.parametrize(("every", "dual_steps"), [(1, 10), (4, 3), ("epoch", 10)])
+def test_a_price_moves_by_its_rate_over_the_dual_steps_of_the_run(every, dual_steps):
+    """A run of ten steps or epochs. Both layers halve the loss: their violation is −.5 of its unit."""
+    problem = DescentProblem(2, target=GeometricTarget(0.0))
+    dual = PrimalDual(problem, 1.0, "price", every=every, horizon=10)
+    for _ in range(4):
+        dual.observe(torch.tensor([4.0, 2.0, 1.0]))
+        dual.step()
+    dual.end_epoch()
+    moves = {1: 4, 4: 1, "epoch": 1}[every]
+    assert dual.multipliers[1:].tolist() == pytest.approx([1 - 0.5 * moves / dual_steps] * 2)
 
 
 @pytest.mark.parametrize("form", ["difference", "ratio"])

@@ -239,6 +239,23 @@ def test_bounds_by_hand(curve, strength, first):
     assert found[: first + 1].tolist() == curve[: first + 1]
 
 
+@given(st.lists(st.floats(0.5, 9), min_size=3, max_size=6), st.sampled_from([torch.float32, torch.float64]))
+def test_at_strength_1_the_last_bound_is_the_line_from_the_first_exit(above, dtype):
+    """Rounding does not choose the line from the last layer, which would ask f_L ≤ f_L: nothing."""
+    losses = torch.tensor([9.5, *above[1:], 9.0, 0.5], dtype=dtype)
+    target, lower = GeometricTarget(1.0), losses.clone()
+    lower[0] -= 1
+    bounds = [target.bounds(each, losses)[-1].item() for each in (losses, lower)]
+    r = 0.03 * 0.5 / (9.5 - 0.97 * 0.5)
+    assert bounds[0] - bounds[1] == pytest.approx(r, rel=1e-3)
+
+
+def test_the_weights_of_a_normalized_target_add_up_to_the_objective():
+    problem = DescentProblem(3, target=GeometricTarget(), objective=[0, 0.5, 0, 2])
+    weights = problem.weights(tensor(0, 1, 2, 3), tensor(4, 3, 2, 1))
+    assert weights.sum().item() == pytest.approx(2.5)
+
+
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("strength", [0.2, 0.7])
 @pytest.mark.parametrize("price", [1.0, 0.5])

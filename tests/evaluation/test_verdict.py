@@ -11,7 +11,7 @@ from descend import DescentProblem, GeometricTarget, InputError
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.satisfaction import certified_falls, margin_of_error, verdict
 from descend.report.intervals import Jackknife
-from descend.results import certificate_sentence, verdict_sentence
+from descend.results import Verdict, certificate_sentence, verdict_sentence
 
 
 def layers(losses, groups=None) -> LayerLosses:
@@ -175,6 +175,22 @@ VERDICTS = [
     ([20.0, 5.0, 1.0], {}, 11, [], [1, 2], "open", FEW.format("11 groups", *NO_MISS)),
     ([2.0, 2.2, 2.4], {}, 11, [1, 2], [], "open", FEW.format("11 groups", *MISSES)),
 ]
+
+
+@pytest.mark.parametrize(
+    ("known", "worst"),
+    [
+        ({"cap": 1.0, "cap_violation": 0.3}, 0.3),
+        ({"cap": 1.0, "cap_violation": -0.3}, -0.1),
+        ({"cap": None, "cap_violation": 0.0}, -0.1),
+        ({"cap": 1.0, "cap_violation": NAN}, NAN),
+        ({"bounds": [None, 1.0], "violations": [0.5, -0.2]}, -0.2),
+        ({"bounds": [None, None]}, -INF),
+    ],
+)
+def test_the_worst_violation_is_of_a_constraint_in_force(known, worst):
+    found = Verdict(**{"feasible": True, "violations": [-0.1, -0.2], "bounds": [1.0, 1.0]} | known).worst
+    assert found == pytest.approx(worst, nan_ok=True)
 
 
 @pytest.mark.parametrize(("mean", "constraints", "count", "violated", "undecided", "status", "words"), VERDICTS)

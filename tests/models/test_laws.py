@@ -83,6 +83,34 @@ def test_gaussian_attention_is_a_gradient_step_that_lowers_its_energy(seed, coun
     torch.testing.assert_close(way, -slope / degrees(tokens @ projection.T), rtol=1e-6, atol=1e-8)
 
 
+@lawful
+@given(seed=seeds, count=st.integers(2, 8), scale=scales)
+def test_softmax_attention_never_raises_the_sum_weighed_by_its_own_keys(seed, count, scale):
+    """β_j = exp(½‖W y_j‖²) of its input: so nor the plain sum where norms are equal, or of two tokens."""
+    tokens, projection = draw(seed, count, PIXELS), scale * draw(seed + 1, 4, PIXELS)
+    seen = tokens @ projection.T
+
+    def weighed(now, norms):
+        return -(torch.exp(norms[:, None] + norms - torch.cdist(now, now).square() / 2)).triu(1).sum()
+
+    moved = symmetric_attention(tokens, projection) @ projection.T
+    squares = seen.square().sum(-1) / 2
+    norms = squares - squares.max()  # the weights but for a factor
+    assert weighed(moved, norms) <= weighed(seen, norms) + 1e-12
+    pair = symmetric_attention(tokens[:2], projection)
+    assert pair_energy(pair, projection) <= pair_energy(tokens[:2], projection) + 1e-12
+    even, eye = seen / seen.norm(dim=-1, keepdim=True).clamp(min=1e-9), torch.eye(4, dtype=torch.float64)
+    assert pair_energy(symmetric_attention(even, eye), eye) <= pair_energy(even, eye) + 1e-12
+
+
+def test_softmax_attention_may_raise_the_sum_of_tokens_of_unequal_norms():
+    """A long token far from two near ones draws one of them away: the docstring promises no more than holds."""
+    tokens, eye = torch.tensor([[0.0], [-0.8], [4.7]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    assert pair_energy(symmetric_attention(tokens, eye), eye) > pair_energy(tokens, eye) + 0.5
+    moved = symmetric_attention(tokens, eye, kernel="gaussian")
+    assert pair_energy(moved, eye) < pair_energy(tokens, eye)
+
+
 # --- UT: feed-forward
 
 

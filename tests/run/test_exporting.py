@@ -200,3 +200,37 @@ def test_auto_with_a_baseline_is_the_choice_of_evaluate_and_compare(classifier, 
     ):
         (better / "summary.json").write_text(json.dumps(content | {"validation": validation}))
         assert refusal in refused(capsys, *auto, "--baseline", better, "--out", tmp_path / "none")
+
+
+@pytest.mark.parametrize(("changed", "words"), [("metric", "the metric rmse"), ("shift", "the noise uniform")])
+def test_a_baseline_of_another_metric_or_noise_is_refused(classifier, tmp_path, capsys, changed, words):
+    said(capsys, "evaluate", classifier, "--noise", "1")
+    other = Path(shutil.copytree(classifier, tmp_path / "other"))
+    content = json.loads((classifier / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(content | {changed: words.split()[-1]}))
+    auto = ["export", classifier, "--layers", "auto", "--baseline", other, "--out", tmp_path / "none"]
+    assert f"was evaluated on {words}" in refused(capsys, *auto)
+
+
+def test_layers_are_counted_from_the_best_one_of_validation_data_where_asked(classifier, tmp_path, capsys):
+    """By evaluate and by export alike; and an answer in estimates certifies no layer."""
+    content_of = lambda: json.loads((classifier / "summary.json").read_text())  # noqa: E731
+    said(capsys, "evaluate", classifier, "--noise", "1", "--compare-with", "best")
+    found = content_of()
+    metric = found["validation"]["metric"]
+    best = max(range(len(metric)), key=metric.__getitem__)
+    assert (found["layers_needed"]["compared_with"], found["layers_needed"]["top"]) == ("best", best)
+    said(capsys, "evaluate", classifier, "--noise", "1", "--compare-with", "last")
+    assert (content_of()["layers_needed"]["compared_with"], content_of()["layers_needed"]["top"]) == ("last", 3)
+    auto = ["export", classifier, "--layers", "auto", "--out"]
+    out, _ = said(capsys, *auto, tmp_path / "best", "--compare-with", "best")
+    assert f"held to its own best layer, {best}." in out and content_of()["layers_needed"]["top"] == 3
+    assert "held to its own full depth." in said(capsys, *auto, tmp_path / "last")[0]
+    estimates = content_of() | {"layers_needed": found["layers_needed"] | {"bounded": False}}
+    (classifier / "summary.json").write_text(json.dumps(estimates))
+    line = refused(capsys, "export", classifier, "--layers", "certified", "--out", tmp_path / "none")
+    assert "no test certifies layers by Accuracy, which has no bounds" in line and "estimate" in line
+    words = ["--layers", "1", "--compare-with", "best", "--out", tmp_path / "none"]
+    assert "go with --layers auto or certified" in refused(capsys, "export", classifier, *words)
+    words = ["--data", "generated", "--compare-with", "best"]
+    assert "there are none here" in refused(capsys, "evaluate", classifier, *words)

@@ -34,6 +34,12 @@ def export(words: Sequence[str]) -> None:
                 metavar="RUN",
                 help="with auto, certified: evaluated run to be compared with [its evaluation's]",
             ),
+            "--compare-with": dict(
+                choices=("last", "best"),
+                metavar="LAYER",
+                help="with auto, certified: full depth is the last layer, or the best on validation data [its "
+                "evaluation's]",
+            ),
             "--tolerance": dict(
                 type=float,
                 help="with auto, certified: how much worse than full depth at the training noise: 1, 2 or 5 points of "
@@ -51,8 +57,9 @@ def export(words: Sequence[str]) -> None:
             f"layers must be a whole number of at least 1, auto or certified; got {options.layers!r}.",
         ),
         (
-            not auto and (options.tolerance, options.baseline) != (None, None),
-            "--tolerance and --baseline go with --layers auto or certified; leave them out, or let it choose layers.",
+            not auto and (options.tolerance, options.baseline, options.compare_with) != (None, None, None),
+            "--tolerance, --baseline and --compare-with go with --layers auto or certified; leave them out, or let it "
+            "choose layers.",
         ),
     )
     check_run(options.run, options.model)
@@ -62,7 +69,14 @@ def export(words: Sequence[str]) -> None:
     exporting.check_export(options.run, None if auto else int(options.layers), options.out)
     if auto:
         tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
-        layers, lines = exporting.choose(options.run, tolerance, options.model, options.baseline, how=options.layers)
+        layers, lines = exporting.choose(
+            options.run,
+            tolerance,
+            options.model,
+            options.baseline,
+            how=options.layers,
+            compare_with=options.compare_with,
+        )
         print("\n".join(lines), flush=True)
     else:
         layers = int(options.layers)

@@ -75,6 +75,11 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
             choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
         ),
         "--baseline": dict(type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]"),
+        "--compare-with": dict(
+            choices=("last", "best"),
+            metavar="LAYER",
+            help="full depth is the last layer, or the best on validation data [last, unless 2 %% worse]",
+        ),
     },
     "noise": {
         "--noise": dict(type=levels, metavar="LEVELS", help="γ: 0,0.1,0.2 or 0:2:0.25 [8, to 3.5 × training]"),
@@ -134,8 +139,9 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any]) -> tuple[Path
         options: The other options of ``descend evaluate``.
     """
     of_recipe = ("dataset", "image_size", "max_length")
-    used, usual = ("data", "most", *of_recipe), _evaluation([model])
-    strange = [flag_of(name) for name, value in options.items() if name not in used and value != usual[name]]
+    used, usual = ("data", "most", "compare_with", *of_recipe), _evaluation([model])
+    others = {name: value for name, value in options.items() if name not in used}
+    strange = [flag_of(name) for name, value in others.items() if value != usual[name]]
     refuse(
         (bool(strange), f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}."),
         (
@@ -149,7 +155,8 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any]) -> tuple[Path
     out = run.frozen_folder(model) if out is None else out
     refuse_file(out.expanduser(), "another place with --out")
     settings = {name: options[name] for name in of_recipe if options[name] is not None}
-    return out, run.evaluate_frozen(model, options["data"], out, settings, most=options["most"])
+    most, compare_with = options["most"], options["compare_with"]
+    return out, run.evaluate_frozen(model, options["data"], out, settings, most, compare_with)
 
 
 def compare(words: Sequence[str]) -> None:

@@ -21,7 +21,8 @@ Steps = float | Sequence[float] | Tensor
 
 
 ROUNDING = 1e-6
-"""By which share of the largest loss another may be below 0 and still count as 0."""
+"""By which share of the largest loss another may be below 0 and still count as 0, and two bounds differ and still count
+as equal."""
 
 
 class Target(ABC):
@@ -174,7 +175,8 @@ class GeometricTarget(Target):
     The step requires the share s/2 of the geometric rate relative to the layer before; the line requires early layers
     to contribute. Its second form, back from layer L, and the maximum in r keep bounds in reach where f_F is hardly
     above f_L. Both bounds are linear in the losses; r, b and the choice of the lower bound are fixed at the reference.
-    Scaling the losses scales the bounds. This target is not in the paper.
+    Scaling the losses scales the bounds. At s = 1 both forms of the line end in f_L, and layer L takes the first, as it
+    does at any lower strength: the second, f_L ≤ f_L, would require nothing. This target is not in the paper.
 
     The primal step takes no gradient through f_F and f_L in a bound, which would loosen it by a higher loss, but does
     through f_{l−1} in step_l; no layer's weight falls below 0. A multiplier is a price in units of the last loss:
@@ -250,8 +252,8 @@ class GeometricTarget(Target):
 
     def _chosen(self, reference: Tensor) -> Tensor:
         """Which of the candidates is min(step_l, line_l) at the reference: its number, (L−F,)."""
-        _, from_first, from_last = self._distances(reference, reference)  # tie at s = 1; adding f* would round
-        line = torch.where(from_first >= from_last, 1, 2)
+        _, from_first, from_last = self._distances(reference, reference)
+        line = torch.where(from_first >= (1 - ROUNDING) * from_last, 1, 2)  # at s = 1 they are equal at layer L
         candidates = self._candidates(reference, reference)
         return torch.where(candidates[0] <= candidates.gather(0, line[None])[0], 0, line)
 

@@ -22,9 +22,11 @@ from descend.results import (
     FRAMES_FILE,
     GROUPS_FILE,
     SUMMARY_FILE,
+    CompareWith,
     Groups,
     Histogram,
     LayerGroups,
+    LayerScores,
     Probes,
     Provenance,
     Ratios,
@@ -45,6 +47,10 @@ EDGES = tuple(2 ** (eighth / 8) for eighth in range(-24, 25))
 MOST_BLOCKS = 30
 """Blocks of groups by which ``groups.json`` has the losses of all layers: thousands of texts would be millions of
 numbers, and what is independent is so in blocks too."""
+
+MOST_SUMS = 5000
+"""Groups by which ``groups.json`` has the scores of all layers: more are put together. Of 13 layers at eight noise
+levels these are half a million numbers, some 3 MB."""
 
 FILES = {"by_group": GROUPS_FILE, "decisions": DECISIONS_FILE}
 """Results that have a file beside ``summary.json``, by name; ``frames`` are arrays, in ``frames.npz``."""
@@ -73,6 +79,7 @@ class Subject:
         batches: How samples become batches, and the device.
         probed: The model with linear probes, to be measured in the same forward passes; None without probes.
         baseline: To whose full depth layers are held, evaluated on the same data; None for the model's own.
+        compare_with: Which layer counts as full depth, see `layers_needed`.
     """
 
     model: LayeredModel
@@ -88,6 +95,7 @@ class Subject:
     batches: Batches = field(default_factory=Batches)
     probed: Probed | None = None
     baseline: Evaluated | None = None
+    compare_with: CompareWith | None = None
 
     @property
     def curve(self) -> list[float]:
@@ -119,7 +127,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     noises = {level: subject.noise.at(level) for level in sorted({*subject.curve, float(subject.noise.level)})}
     fingerprint, commonest = survey(subject.task, subject.batches.loader(subject.data))
     if subject.baseline is not None:  # before anything is measured
-        subject.baseline.layers_at(noises, fingerprint)
+        subject.baseline.groups_at(noises, fingerprint)
     with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)
@@ -150,6 +158,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
         higher_is_better=subject.task.higher_is_better,
         seconds=results["latency"].milliseconds if "latency" in results else None,
         validation=results.get("validation"),
+        compare_with=subject.compare_with,
     )
     entries = {name: result for name, result in results.items() if name in Summary.model_fields}
     summary = Summary(**content | entries)
@@ -211,42 +220,61 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
 def by_group(subject: Subject, levels: Levels, fingerprint: str) -> Groups:
     """The last layer's scores by group, and all layers' losses and scores by blocks of groups: ``groups.json``.
 
-    Where all samples are of one group, which ``single`` then says, each sample counts as a group.
+    Where all samples are of one group, which ``single`` then says, each sample counts as a group. Of a bounded metric
+    there are the scores of all layers by group too, see `MOST_SUMS`.
 
-    All are sums, at every level; those by blocks at the training level too, whether or not it is among the others.
+    All are sums, at every level; those of all layers at the training level too, whether or not it is among the others.
 
     Models that are evaluated on the same data have the same groups in the same order, and the same draws of noise:
     figures over several runs compare them pair by pair. The metric at a level is Σ scores / Σ counts, or its root.
     ``fingerprint`` is the samples' hash by `survey`.
     """
     trained = levels[subject.noise.level]
-    single = trained.group_count == 1
-    sums = (lambda values: values) if single else trained.by_group
-    counts = sums(torch.ones(len(trained.losses), dtype=torch.int64, device="cpu"))
-
-    def by_block(values: Iterable[Tensor]) -> list[list[list[float]]]:
-        """Sums of each level's values (S, L+1) over blocks of groups, (L+1, B)."""
-        return [[_short(layer) for layer in _blocks(sums(each)).T] for each in values]
-
+    counts = _sums(trained, torch.ones(len(trained.losses), dtype=torch.int64, device="cpu"))
+    scores = [each.scores for each in levels.values()]
+    bounded = subject.task.bounded and all(bool(((each >= 0) & (each <= 1)).all()) for each in scores)
+    blocks = layer_scores(levels, MOST_BLOCKS)
     return Groups(
         noise=subject.curve,
         root=subject.task.root,
-        single=single,
+        single=trained.group_count == 1,
         counts=counts.tolist(),
-        scores=[_short(sums(levels[level].scores[:, -1])) for level in subject.curve],
+        scores=[_short(_sums(trained, levels[level].scores[:, -1])) for level in subject.curve],
         layers=LayerGroups(
-            noise=list(levels),
-            counts=_blocks(counts).tolist(),
-            losses=by_block(each.losses for each in levels.values()),
-            scores=by_block(each.scores for each in levels.values()),
+            noise=blocks.noise,
+            counts=blocks.counts,
+            losses=_by_block(trained, (each.losses for each in levels.values()), MOST_BLOCKS),
+            scores=blocks.scores,
+            by_group=layer_scores(levels, MOST_SUMS) if bounded else None,
         ),
         fingerprint=fingerprint,
     )
 
 
-def _blocks(sums: Tensor) -> Tensor:
-    """Sums over groups (G, …), added up to those over at most `MOST_BLOCKS` blocks of them (B, …)."""
-    count = min(len(sums), MOST_BLOCKS)
+def layer_scores(levels: Levels, most: int) -> LayerScores:
+    """The scores of all layers, summed over groups, or over at most so many blocks of them."""
+    first = next(iter(levels.values()))
+    counts = _sums(first, torch.ones(len(first.losses), dtype=torch.int64, device="cpu"))
+    return LayerScores(
+        noise=list(levels),
+        counts=_blocks(counts, most).tolist(),
+        scores=_by_block(first, (each.scores for each in levels.values()), most),
+    )
+
+
+def _by_block(grouped: LayerLosses, values: Iterable[Tensor], most: int) -> list[list[list[float]]]:
+    """Sums of each level's values (S, L+1) over at most so many blocks of groups, (L+1, B)."""
+    return [[_short(layer) for layer in _blocks(_sums(grouped, each), most).T] for each in values]
+
+
+def _sums(grouped: LayerLosses, values: Tensor) -> Tensor:
+    """Sums of values (S, …) over groups (G, …); the values themselves where all samples are of one group."""
+    return values if grouped.group_count == 1 else grouped.by_group(values)
+
+
+def _blocks(sums: Tensor, most: int) -> Tensor:
+    """Sums over groups (G, …), added up to those over at most so many blocks of them (B, …)."""
+    count = min(len(sums), most)
     return sums.new_zeros(count, *sums.shape[1:]).index_add(
         0, torch.arange(len(sums), device=sums.device) % count, sums
     )

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Subset, default_collate
 
 from descend.errors import InputError
-from descend.evaluation.evaluate import Evaluator, Levels, Subject
+from descend.evaluation.evaluate import MOST_BLOCKS, Evaluator, Levels, Subject, layer_scores
 from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
@@ -80,15 +80,23 @@ def on_validation(
     fingerprint, _ = survey(task, batches.loader(samples))
     trained = float(subject.noise.level)
     if subject.baseline is not None and subject.baseline.knows(count, fingerprint):  # before anything is measured
-        subject.baseline.full_depth(count, fingerprint, trained)
+        subject.baseline.validated(count, fingerprint, trained)
 
     def evaluator(subject: Subject, measured: Levels) -> Iterator[tuple[str, Validation]]:
         levels = sorted({0.0, trained, *map(float, measured if noise == EVERY_LEVEL else further)})
         noises = [subject.noise.at(level) for level in levels]
         with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
             each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
-        metrics = {level: layers.metrics for level, layers in zip(levels, each_level, strict=True)}
-        found = Validation(samples=count, metric=metrics[trained], layer_metrics=metrics, fingerprint=fingerprint)
+        by_level = dict(zip(levels, each_level, strict=True))
+        metrics = {level: layers.metrics for level, layers in by_level.items()}
+        single = each_level[0].group_count == 1
+        found = Validation(
+            samples=count,
+            metric=metrics[trained],
+            layer_metrics=metrics,
+            fingerprint=fingerprint,
+            blocks=None if single else layer_scores(by_level, MOST_BLOCKS),
+        )
         yield "validation", found
 
     return evaluator

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from descend.errors import InputError, refuse
-from descend.jackknife import degrees_of_freedom, standard_error
+from descend.jackknife import degrees_of_freedom, skewness, standard_error
 from descend.results import (
     CONFIDENCE,
     ENOUGH_GROUPS,
@@ -19,13 +19,18 @@ from descend.results import (
     KEPT_WITHIN,
     WITHIN,
     Choice,
+    CompareWith,
+    Gain,
     Groups,
     Kept,
     LayerGroups,
+    LayerScores,
     LayersNeeded,
     Summary,
     Validation,
+    best_layer,
     first_within,
+    is_kept,
     read_groups,
     read_summary,
 )
@@ -34,8 +39,17 @@ SHARED = 1 - (1 - CONFIDENCE) / len(WITHIN)
 """The confidence of each tolerance: that of the three together is `CONFIDENCE` (Bonferroni)."""
 
 
+NO_BEST = (
+    "--compare-with best (compare_with) chooses the best layer on validation data, and there are none here. Evaluate a "
+    "run on its own data, give validation=… in Python, or compare with last."
+)
+
 PLAIN = ("erm", "probe")
 """Methods of which the model hears the last layer's loss alone: what others are held against, in this order."""
+
+
+Sums = LayerScores | LayerGroups
+"""Scores of all layers, by group or by blocks of groups."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +110,8 @@ class Evaluated:
         measured = self.summary.validation
         return measured is not None and (measured.samples, measured.fingerprint) == (samples, fingerprint)
 
-    def full_depth(self, samples: int, fingerprint: str | None, noise: float) -> float:
-        """The last layer's metric on validation data, to which layers are held where K is chosen.
+    def validated(self, samples: int, fingerprint: str | None, noise: float) -> list[float]:
+        """Each layer's metric on validation data, to which layers are held where K is chosen.
 
         Args:
             samples: How many validation samples K is chosen on.
@@ -115,10 +129,10 @@ class Evaluated:
                 "samples on which K is chosen. If it is a run on the same data, type: "
                 f"descend evaluate {shlex.quote(self.name)} --noise {levels} --validation-noise {noise:g}"
             )
-        return measured.layer_metrics[noise][-1]
+        return measured.layer_metrics[noise]
 
-    def layers_at(self, levels: Iterable[float], fingerprint: str | None) -> LayerGroups:
-        """The sums of a baseline's layers, for a model that is evaluated at these levels on these samples.
+    def groups_at(self, levels: Iterable[float], fingerprint: str | None) -> Groups:
+        """A baseline's scores by group, for a model that is evaluated at these levels on these samples.
 
         Args:
             levels: Noise levels γ.
@@ -146,20 +160,21 @@ class Evaluated:
                 "or scaled otherwise. Evaluate both on the same data, with the same --limit.",
             ),
         )
-        return layers
+        return self.groups
 
 
 @dataclass(frozen=True)
 class Against:
-    """A model's layers against a full depth, at one noise level, by blocks of independent samples.
+    """A model's layers against a full depth, at one noise level, by independent groups of samples or blocks of groups.
 
     Attributes:
-        counts: Samples in each block, (B,).
+        counts: Samples in each group or block, (B,).
         scores: Sums of the metric's scores of each layer, (B, L+1).
         full: Those of the full depth that they are held to, (B,).
         root: Whether the metric is the root of the mean score.
         higher_is_better: Whether more of it is better.
-        groups: How many independent groups the blocks hold; 1 where nothing is known of other groups.
+        sizes: Samples in each independent group, (G,); a single one where nothing is known of other groups.
+        bounded: Whether scores lie in [0, 1], so that layers can be certified and not only estimated.
         own: Whether the full depth is the model's own.
     """
 
@@ -168,11 +183,12 @@ class Against:
     full: np.ndarray
     root: bool
     higher_is_better: bool
-    groups: int
+    sizes: np.ndarray
+    bounded: bool = False
     own: bool = False
 
-    def excess(self, percent: float, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-        r"""The ends of one-sided intervals of how far each layer is beyond a tolerance, both (L+1,).
+    def excess(self, percent: float, confidence: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        r"""How far each layer is beyond a tolerance, with the ends of one-sided intervals.
 
         With the mean score m_l of layer l and M of the full depth it is, for x = ``percent`` / 100,
 
@@ -180,16 +196,20 @@ class Against:
 
         with (1+x)² where the metric is the root of the mean score, and 1−x where M is negative. It is linear in the
         scores, so samples are paired. Below 0 the layer is within the tolerance; one that is not finite is beyond any.
-        Intervals are the jackknife's over blocks, with Student's t. Answers that are right or wrong hardly differ
-        between two layers, and their error may be 0 by chance: of G groups it counts at least √(x(1−x)/G), that of a
-        share x of changed answers.
+        Intervals are the jackknife's, with Student's t, and where scores are bounded two corrections:
+
+        - Answers that are right or wrong hardly differ between two layers, and their error may be 0 by chance. It is
+          at least :math:`\sqrt{x(1-x)/G}`, that of a share x of lost answers. Here :math:`G = N^2 / \sum_g n_g^2` is
+          the number of equal groups that vary as much as groups of n_g samples whose answers are all alike.
+        - Where a few groups are much worse than the others, the upper end is moved by Johnson's term for the skewness
+          (1978, :math:`\kappa_3 (1 + 2t^2) / 6\kappa_2`), and never down.
 
         Args:
             percent: The tolerance: points of a metric that is better when higher, else relative to the full depth.
             confidence: Of each end.
 
         Returns:
-            The lower and the upper ends; NaN below `ENOUGH_GROUPS` blocks.
+            The lower ends, the means and the upper ends, each (L+1,); the ends are NaN below `ENOUGH_GROUPS` groups.
         """
         x = percent / 100
         if self.higher_is_better:
@@ -199,16 +219,21 @@ class Against:
             sums = self.scores - (1 + sign * x) ** (2 if self.root else 1) * self.full[:, None]
         mean = sums.sum(0) / self.counts.sum()
         lost = ~np.isfinite(self.scores.sum(0))
-        if min(len(self.counts), self.groups) < ENOUGH_GROUPS:
-            return np.where(lost, np.inf, np.nan), np.where(lost, np.inf, np.nan)
+        mean[lost] = np.inf
+        if min(len(self.counts), len(self.sizes)) < ENOUGH_GROUPS:
+            unknown = np.where(lost, np.inf, np.nan)
+            return unknown, mean, unknown
+        quantile = student.ppf(confidence, degrees_of_freedom(self.counts))
         with np.errstate(invalid="ignore"):  # of what has diverged
-            error = standard_error(sums, self.counts)
+            width = quantile * standard_error(sums, self.counts)
+            skewed = width + skewness(sums, self.counts) * (1 + 2 * quantile**2) / 6
         if self.higher_is_better:
-            error = np.maximum(error, np.sqrt(x * (1 - x) / self.groups))
+            share = (self.sizes**2).sum() / self.sizes.sum() ** 2
+            width = np.maximum(width, quantile * np.sqrt(x * (1 - x) * share))
+        above = np.maximum(width, skewed) if self.bounded else width
         if self.own:
-            error[-1] = 0.0  # the last layer is its own full depth
-        width = error * student.ppf(confidence, degrees_of_freedom(self.counts))
-        return np.where(lost, np.inf, mean - width), np.where(lost, np.inf, mean + width)
+            width[-1] = above[-1] = 0.0  # the last layer is its own full depth
+        return np.where(lost, np.inf, mean - width), mean, np.where(lost, np.inf, mean + above)
 
     def needed(self) -> dict[int, int | None]:
         """For 1, 2 and 5 percent the smallest K from which on all layers are within it; None if none is.
@@ -218,7 +243,7 @@ class Against:
         """
         smallest: dict[int, int | None] = {}
         for percent in WITHIN:
-            _, high = self.excess(percent, SHARED)
+            high = self.excess(percent, SHARED)[2]
             within = int((high[::-1] <= 0).cumprod().sum())  # layers from the last one on
             smallest[percent] = len(high) - within if within else None
         return smallest
@@ -226,18 +251,25 @@ class Against:
     def choice(self, layer: int, percent: float) -> Choice:
         """What these samples say of a layer and all deeper ones, without its time.
 
-        *Proven* by the tests of `needed`, whoever chose the layer; *broken* if it is certain to be beyond itself. With
-        more samples an interval's width falls by the root of their number.
+        *Proven* by the tests of `needed`, whoever chose the layer, or *estimated* where scores are not bounded;
+        *broken* if its lower end is beyond the tolerance. With more samples an interval's width falls by the root of
+        their number.
         """
-        low, high = self.excess(percent, SHARED)
-        state: Kept = "proven" if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
+        low, mean, high = self.excess(percent, SHARED)
+        within: Kept = "proven" if self.bounded else "estimated"
+        state: Kept = within if (high[layer:] <= 0).all() else "broken" if low[layer] > 0 else "open"
         with np.errstate(divide="ignore", invalid="ignore"):  # of what has diverged
-            middle, width = (low + high)[layer:] / 2, (high - low)[layer:] / 2
-            times = float(np.where(middle < 0, (width / middle) ** 2, np.nan).max())
+            width = (high - mean)[layer:]
+            times = float(np.where(mean[layer:] < 0, (width / mean[layer:]) ** 2, np.nan).max())
         more = (self.scores[:, layer] - self.full).sum() / self.counts.sum()
         worse = self._worse(-more if self.higher_is_better else more, 0)
         at_most = self._worse(high[layer:].max(), percent)
         return Choice(layer=layer, state=state, at_most=at_most, worse=worse, times=times)
+
+    def gain(self, layer: int) -> Gain:
+        """How much better than full depth this layer is, the only one, with its 95 % interval."""
+        high, mean, low = (-self._worse(float(each[0]), 0) for each in self.excess(0, (1 + CONFIDENCE) / 2))
+        return Gain(layer=layer, gain=mean, low=low, high=high)
 
     def _worse(self, excess: float, percent: float) -> float:
         """How much worse than full depth it is, in percent, to be beyond a tolerance by an `excess`."""
@@ -260,38 +292,67 @@ def layers_needed(
     higher_is_better: bool,
     seconds: list[float] | None,
     validation: Validation | None = None,
+    compare_with: CompareWith | None = None,
 ) -> tuple[LayersNeeded, dict[float, Kept]]:
     """How many layers suffice, and at which noise levels the last one keeps the baseline's quality.
 
     Args:
-        groups: Scores of every layer by blocks of samples.
+        groups: Scores of every layer by groups of samples.
         baseline: To whose full depth layers are held; None for their own model's.
         noise: The level γ at which layers are counted.
         higher_is_better: Whether more of the metric is better.
         seconds: The time to each layer; None where it was not measured.
         validation: The layers on validation data, on which K is chosen; None to choose none. None is chosen either
             where the baseline was measured on other validation data.
+        compare_with: The layer that counts as full depth, of the model and of the baseline: the ``last`` one, or the
+            ``best`` on validation data, from which layers are then counted. None for the last one, but for the best of
+            a model without a baseline whose last layer is not within 2 percent of it there.
 
     Returns:
         Both; without a baseline there is nothing to keep.
 
     Raises:
         InputError: If the baseline was evaluated on other samples or other noise, or on the same validation data
-            without ``noise``.
+            without ``noise``; or if there are no validation data to choose the best layer on.
     """
-    ours = groups.layers
-    theirs = ours if baseline is None else baseline.layers_at(ours.noise, groups.fingerprint)
-    levels = {
-        level: Against(
+    ours, theirs, bounded = _paired(groups, baseline)
+    depth, metric = len(ours.scores[0]) - 1, validation.metric if validation else []
+    best = best_layer(metric, higher_is_better=higher_is_better) if metric else depth
+    beaten = bool(metric) and not is_kept(metric[-1], metric[best], higher_is_better)
+    refuse((compare_with == "best" and not metric, NO_BEST))
+    by_best = compare_with == "best" or (compare_with is None and baseline is None and beaten)
+    top = best if by_best else depth
+    theirs_on_validation = metric
+    if baseline is not None and validation:
+        theirs_on_validation = []  # of other validation data: no K is chosen
+        if by_best or baseline.knows(validation.samples, validation.fingerprint):
+            theirs_on_validation = baseline.validated(validation.samples, validation.fingerprint, noise)
+    reference = top
+    if baseline is not None:
+        reference = len(theirs.scores[0]) - 1
+        if by_best:
+            reference = best_layer(theirs_on_validation, higher_is_better=higher_is_better)
+
+    def against(level: float, layers: slice, full: list[float], *, own: bool) -> Against:
+        return Against(
             np.array(ours.counts),
-            np.array(ours.scores[place]).T,
-            np.array(theirs.scores[theirs.noise.index(level)][-1]),
+            np.array(ours.scores[ours.noise.index(level)][layers]).T,
+            np.array(full),
             groups.root,
             higher_is_better,
-            groups=1 if groups.single else len(groups.counts),
+            sizes=np.array([sum(groups.counts)] if groups.single else groups.counts),
+            bounded=bounded,
+            own=own,
+        )
+
+    levels = {
+        level: against(
+            level,
+            slice(top + 1),
+            theirs.scores[theirs.noise.index(level)][reference],
             own=baseline is None,
         )
-        for place, level in enumerate(ours.noise)
+        for level in ours.noise
     }
     trained = levels[noise]
 
@@ -302,26 +363,31 @@ def layers_needed(
         return choice.model_copy(update={"time": share(choice.layer)})
 
     chosen: dict[int, Choice | None] = {}
-    if validation and (baseline is None or baseline.knows(validation.samples, validation.fingerprint)):
-        full = validation.metric[-1]
-        if baseline is not None:
-            full = baseline.full_depth(validation.samples, validation.fingerprint, noise)
-        for percent in WITHIN:
-            layer = first_within(validation.metric, full, percent, higher_is_better=higher_is_better)
-            chosen[percent] = None if layer is None else timed(trained.choice(layer, percent))
-    smallest, depth = trained.needed(), len(ours.scores[0]) - 1
-    held_to: dict[str, Any] = {}
+    for percent in WITHIN if theirs_on_validation else ():
+        full = theirs_on_validation[reference]
+        layer = first_within(metric[: top + 1], full, percent, higher_is_better=higher_is_better)
+        chosen[percent] = None if layer is None else timed(trained.choice(layer, percent))
+    entries: dict[str, Any] = {}
+    if by_best or beaten:
+        last = ours.scores[ours.noise.index(noise)][depth]
+        entries["best"] = against(noise, slice(best, best + 1), last, own=False).gain(best)
+    if chosen.get(KEPT_WITHIN, True) is None and baseline is not None and validation:
+        entries["excluded"] = _on_validation(validation, baseline, noise, top, reference, groups.root, higher_is_better)
     kept: dict[float, Kept] = {}
     if baseline is not None:
-        last = {level: each.choice(depth, KEPT_WITHIN) for level, each in levels.items()}
-        kept = {level: each.state for level, each in last.items()}
-        held_to = {name: getattr(baseline.summary, name) for name in ("seed", "steps", "learning_rate")}
+        lasts = {level: each.choice(top, KEPT_WITHIN) for level, each in levels.items()}
+        kept = {level: each.state for level, each in lasts.items()}
         mean = float(trained.full.sum() / trained.counts.sum())
-        full = math.sqrt(mean) if groups.root else mean
-        held_to |= {"baseline": baseline.name, "last": timed(last[noise]), "full": full}
+        entries |= {name: getattr(baseline.summary, name) for name in ("seed", "steps", "learning_rate")}
+        entries |= {"baseline": baseline.name, "last": timed(lasts[noise]), "full_layer": reference}
+        entries["full"] = math.sqrt(mean) if groups.root else mean
+    smallest = trained.needed()
     needed = LayersNeeded(
-        **held_to,
+        **entries,
         noise=noise,
+        compared_with="best" if by_best else "last",
+        top=top,
+        bounded=bounded,
         within=smallest,
         time={percent: share(layer) for percent, layer in smallest.items()},
         chosen=chosen,
@@ -329,7 +395,35 @@ def layers_needed(
     return needed, kept
 
 
-def held(run: Evaluated, baseline: Evaluated | None) -> Summary:
+def _paired(groups: Groups, baseline: Evaluated | None) -> tuple[Sums, Sums, bool]:
+    """Scores of all layers, a baseline's (or the same again), and whether they are bounded: then they are by group."""
+    other = groups if baseline is None else baseline.groups_at(groups.layers.noise, groups.fingerprint)
+    ours, theirs = groups.layers.by_group, other.layers.by_group
+    if ours is not None and theirs is not None and ours.counts == theirs.counts:
+        return ours, theirs, True
+    return groups.layers, other.layers, False
+
+
+def _on_validation(
+    validation: Validation,
+    baseline: Evaluated,
+    noise: float,
+    layer: int,
+    reference: int,
+    root: bool,
+    higher_is_better: bool,
+) -> Gain | None:
+    """How much better a layer is there than a baseline's; None where one has no scores by blocks."""
+    ours, theirs = validation.blocks, baseline.summary.validation and baseline.summary.validation.blocks
+    if ours is None or not theirs or ours.counts != theirs.counts or noise not in theirs.noise:
+        return None
+    counts = np.array(ours.counts)
+    scores = np.array(ours.scores[ours.noise.index(noise)][layer])[:, None]
+    full = np.array(theirs.scores[theirs.noise.index(noise)][reference])
+    return Against(counts, scores, full, root, higher_is_better, sizes=counts).gain(layer)
+
+
+def held(run: Evaluated, baseline: Evaluated | None, compare_with: CompareWith | None = None) -> Summary:
     """The summary of an evaluated run with ``groups``, with layers held to a baseline, or to their own full depth.
 
     Raises:
@@ -344,6 +438,7 @@ def held(run: Evaluated, baseline: Evaluated | None) -> Summary:
         higher_is_better=summary.higher_is_better,
         seconds=summary.latency.milliseconds if summary.latency else None,
         validation=summary.validation,
+        compare_with=compare_with,
     )
     return summary.model_copy(update={"layers_needed": needed, "kept": kept})
 

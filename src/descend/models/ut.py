@@ -113,18 +113,20 @@ class UT(UnrolledModel):
         """E(Y), eq. (45) less its norm term and eq. (46), of sequences (…, T, P), shape (…).
 
         A layer descends its two parts in turn. With the Gaussian kernel attention moves W y_i by −∇/Σ_j γ_ij of
-        `attention_energy`, γ_ij = exp(−½‖W y_i − W y_j‖²) (Theorem 3.1). Softmax also weights keys by exp(½‖W y_j‖²):
-        the result is the same if all norms are equal, and otherwise not a gradient direction. The feed-forward is a
-        gradient step of length 1 on `feedforward_energy`, projected on Y ≥ 0. Several heads are treated as one
-        projection with all their rows, because no energy is known for the average of their attention.
+        `attention_energy`, γ_ij = exp(−½‖W y_i − W y_j‖²) (Theorem 3.1). Softmax does so if all norms ‖W y_j‖ are
+        equal; else see there. The feed-forward is a gradient step of length 1 on `feedforward_energy`, projected on
+        Y ≥ 0. Several heads are treated as one projection with all their rows, because no energy is known for the
+        average of their attention.
         """
         return self.attention_energy(hidden, projection) + self.feedforward_energy(hidden, mixer)
 
     def attention_energy(self, hidden: Tensor, projection: Tensor) -> Tensor:
-        """Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z), eq. (45) less its norm term, shape (…).
+        r"""Σ_{i<j} ρ(½‖W y_i − W y_j‖²) with ρ(z) = −exp(−z), eq. (45) less its norm term, shape (…).
 
-        Softmax attention with its self-term lowers this sum, but not the sum with ½‖W Y‖² added
-        (docs/explanation/departures.md).
+        Gaussian attention never raises this sum. Softmax attention weighs keys by β_j = exp(½‖W y_j‖²) too. It never
+        raises :math:`\sum_{i<j} \beta_i \beta_j\, \rho`, with the β of the layer's input; so it never raises this
+        sum where all norms ‖W y_j‖ are equal, or of two tokens. Elsewhere it may raise it. The sum with ½‖W Y‖² added
+        is lowered by neither (docs/explanation/departures.md).
         """
         tokens = hidden @ projection.mT
         kernel = torch.exp(-(tokens[..., :, None, :] - tokens[..., None, :, :]).square().sum(-1) / 2)

@@ -57,6 +57,9 @@ class File(Part):
     todo: ClassVar[str] = "Remove it, and evaluate again."
     """What to do about a damaged file."""
 
+    indent: ClassVar[int | None] = 2
+    """Spaces that each level is indented by; None for one line, as of long tables of numbers."""
+
     schema_version: int = Field(default=SCHEMA, alias="schema", ge=1, le=SCHEMA)
 
     @classmethod
@@ -82,7 +85,7 @@ class File(Part):
         Raises:
             SaveError: If it can't be written; an older file is as it was.
         """
-        write_json(path, self.content(), listed=listed)
+        write_json(path, self.content(), self.indent, listed=listed)
 
 
 F = TypeVar("F", bound=BaseModel)

@@ -1,7 +1,7 @@
 """The files of an evaluation beside its summary: ``groups.json``, ``decisions.json``."""
 
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -14,6 +14,33 @@ MOST_TEXTS, MOST_DECISIONS, MOST_CHARACTERS, MOST_PICTURE = 100, 1025, 1000, 20_
 """What ``decisions.json`` may hold, so that a page can show it."""
 
 
+class LayerScores(Part):
+    """Every layer's scores by group: sums over U groups, or blocks of groups, at each of K levels.
+
+    Attributes:
+        noise: Levels γ, K numbers.
+        counts: Samples in each, U numbers.
+        scores: Sums of the metric's scores, (K, L+1, U).
+    """
+
+    noise: list[float] = Field(min_length=1)
+    counts: list[PositiveInt] = Field(min_length=1)
+    scores: list[list[list[Number]]]
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        sums = {len(row) for rows in self.scores for row in rows}
+        layers = {len(rows) for rows in self.scores}
+        refuse(
+            (
+                len(self.scores) != len(self.noise) or sums != {len(self.counts)} or len(layers) != 1,
+                f"layers.by_group.scores must have one row per layer at each of {len(self.noise)} noise levels, with "
+                f"{len(self.counts)} sums each",
+            )
+        )
+        return self
+
+
 class LayerGroups(Part):
     """Every layer's losses and scores by blocks of groups: sums over B blocks at each of K levels.
 
@@ -22,12 +49,15 @@ class LayerGroups(Part):
         counts: Samples in each block, B numbers.
         losses: Sums of the losses, (K, L+1, B).
         scores: Sums of the metric's scores, (K, L+1, B).
+        by_group: The scores by group, which certify layers; None where the metric is not bounded, and in files of older
+            versions.
     """
 
     noise: list[float] = Field(min_length=1)
     counts: list[PositiveInt] = Field(min_length=1)
     losses: list[list[list[Number]]]
     scores: list[list[list[Number]]]
+    by_group: LayerScores | None = None
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
@@ -39,7 +69,12 @@ class LayerGroups(Part):
                 not whole or len(layers) != 1 or layers == {1},
                 f"layers.losses and layers.scores must have one row per layer, of at least 2, at each of "
                 f"{len(self.noise)} noise levels, with {len(self.counts)} sums each",
-            )
+            ),
+            (
+                self.by_group is not None
+                and (self.by_group.noise, {len(self.by_group.scores[0])}) != (self.noise, layers),
+                "layers.by_group must have the noise levels and the layers of layers",
+            ),
         )
         return self
 
@@ -58,6 +93,8 @@ class Groups(File):
         layers: The losses and scores of all layers.
         fingerprint: A hash of the samples in their order, inputs and targets.
     """
+
+    indent: ClassVar[int | None] = None
 
     noise: list[float] = Field(min_length=1)
     root: bool

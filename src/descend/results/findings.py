@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Self
 from pydantic import JsonValue, model_validator
 
 from descend.results.base import ByLevel, Number, Part
+from descend.results.evaluated import LayerScores
 
 WITHIN = (1, 2, 5)
 """How far from full depth, in percent, `AnytimeCurve.first_within` and `LayersNeeded` look."""
@@ -15,11 +16,21 @@ WITHIN = (1, 2, 5)
 KEPT_WITHIN = 2
 """By how many percent a last layer may be worse than the baseline's and still keep its quality."""
 
-Kept = Literal["proven", "open", "broken"]
-"""Whether layers are within a tolerance of a full depth: certain, not known, or excluded."""
+Kept = Literal["proven", "estimated", "open", "broken"]
+"""Whether layers are within a tolerance of a full depth: certain, estimated of a metric without bounds, not known, or
+excluded."""
 
-STATES: dict[Kept, str] = {"proven": "certified", "open": "open", "broken": "refuted"}
+STATES: dict[Kept, str] = {
+    "proven": "certified",
+    "estimated": "estimated, 95 %",
+    "open": "open",
+    "broken": "refuted",
+}
 """The same, as a sentence says it."""
+
+
+CompareWith = Literal["last", "best"]
+"""Which layer counts as full depth: the last one, or the best on validation data."""
 
 
 def tolerance_words(percent: float, higher_is_better: bool) -> str:
@@ -60,6 +71,17 @@ def first_within(metric: Sequence[float], full: float, percent: float, *, higher
     losses = [full - value if higher_is_better else value - full for value in metric]
     layer = max((layer + 1 for layer, loss in enumerate(losses) if not loss <= allowed), default=0)
     return layer if layer < len(metric) else None
+
+
+def best_layer(metric: Sequence[float], *, higher_is_better: bool) -> int:
+    """The best layer of a metric, the first of equal ones; the last one where none is finite."""
+    finite = [layer for layer, value in enumerate(metric) if math.isfinite(value)] or [len(metric) - 1]
+    return (max if higher_is_better else min)(finite, key=lambda layer: metric[layer])
+
+
+def is_kept(value: float, full: float, higher_is_better: bool) -> bool:
+    """Whether a metric is within `KEPT_WITHIN` percent of a full depth's."""
+    return first_within([value], full, KEPT_WITHIN, higher_is_better=higher_is_better) is not None
 
 
 class Histogram(Part):
@@ -125,12 +147,15 @@ class Validation(Part):
         layer_metrics: γ → the metric of each layer, at 0, the training level and those that were asked for; empty in
             files of older versions.
         fingerprint: That of the samples, as in `Groups`; None in files of older versions.
+        blocks: The scores of all layers by at most 30 blocks of groups; None where all samples are of one group, and in
+            files of older versions.
     """
 
     samples: int
     metric: list[Number]
     layer_metrics: ByLevel = {}
     fingerprint: str | None = None
+    blocks: LayerScores | None = None
 
 
 class Choice(Part):
@@ -138,8 +163,9 @@ class Choice(Part):
 
     Attributes:
         layer: K.
-        state: *proven* if K and all deeper layers are certain to be within the tolerance, *broken* if K is certain to
-            be beyond it, else *open*.
+        state: *proven* if K and all deeper layers are certain to be within the tolerance, *estimated* if their 95 %
+            intervals are within it and the metric is not bounded, *broken* if K is certain to be beyond it, else
+            *open*.
         at_most: How much worse than full depth K and all deeper layers are at most, in percent (points of a metric that
             is better when higher), with the confidence of ``state``; NaN where that is not known.
         worse: How much worse than full depth K is on the evaluated data, in the same unit; NaN where full depth makes
@@ -162,12 +188,22 @@ class Choice(Part):
         if self.state == "open" and self.worse > percent:
             chosen = f"By validation data {layers} {'suffice' if self.layer else 'is'} within {within}"
             return f"{chosen}; here that is {self.worse_words(higher_is_better)}: open"
-        verb = {"proven": ("is", "suffice"), "open": ("may be", "may suffice"), "broken": ("is not", "do not suffice")}
+        verb = {
+            "proven": ("is", "suffice"),
+            "estimated": ("is", "suffice"),
+            "open": ("may be", "may suffice"),
+            "broken": ("is not", "do not suffice"),
+        }
         words = f"{layers[0].upper()}{layers[1:]} {verb[self.state][bool(self.layer)]} within {within}"
         return words if self.state == "broken" else f"{words}: {STATES[self.state]}"
 
-    def worse_words(self, higher_is_better: bool) -> str:
-        """How much worse K is than full depth, or better, and at most, as far as that is known."""
+    def worse_words(self, higher_is_better: bool, surely: str = "surely ") -> str:
+        """How much worse K is than full depth, or better, and at most, as far as that is known.
+
+        Args:
+            higher_is_better: Whether the unit is points.
+            surely: The word before what is certain; empty of a metric that is not bounded.
+        """
         unit, worse, at_most = "points" if higher_is_better else "%", self.worse, self.at_most
         if not math.isfinite(worse):
             return f"at most {at_most:.1f} {unit} worse" if math.isfinite(at_most) else ""
@@ -175,7 +211,7 @@ class Choice(Part):
         if not math.isfinite(at_most) or abs(at_most) < 0.05:
             return words
         end = f"at least {-at_most:.1f}" if at_most < 0 else f"at most {at_most:.1f}{' worse' * (worse <= 0)}"
-        return f"{words}, surely {end}"
+        return f"{words}, {surely}{end}"
 
 
 class Sufficient(NamedTuple):
@@ -196,6 +232,33 @@ class Sufficient(NamedTuple):
     certain: str
 
 
+class Gain(Part):
+    """How much better a layer is than another.
+
+    Attributes:
+        layer: Its number.
+        gain: In points of a metric that is better when higher, else in percent of the other's.
+        low: Of the gain's 95 % interval; NaN where groups are too few.
+        high: Of the same.
+    """
+
+    layer: int
+    gain: Number
+    low: Number = math.nan
+    high: Number = math.nan
+
+    def words(self, higher_is_better: bool, other: str) -> str:
+        """How much better it is than the ``other``, or worse, with its interval."""
+        unit, low, high = "points" if higher_is_better else "%", self.low, self.high
+        if not math.isfinite(self.gain):
+            return f"not finite, unlike {other}"
+        found = f"{abs(self.gain):.1f} {unit} {'better' if self.gain >= 0 else 'worse'} than {other}"
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return found
+        ends = (low, high) if self.gain >= 0 else (-high, -low)
+        return f"{found} (95 %: {' to '.join(f'{each:.1f}' for each in ends)})".replace("-", "−")
+
+
 class LayersNeeded(Part):
     """How many layers suffice at one noise level, with 95 % confidence.
 
@@ -203,6 +266,16 @@ class LayersNeeded(Part):
         baseline: To whose full depth layers are held, a run's folder; None for the model's own.
         seed: The baseline's.
         noise: The level γ.
+        compared_with: The layer that counts as full depth, of the model and of the baseline: the ``last`` one, or the
+            ``best`` on validation data.
+        top: That layer of the model, from which layers are counted; None in files of older versions, for the last one.
+        full_layer: That layer of the baseline; None without one.
+        best: The best layer on validation data, and its gain over the last one on the evaluated data; None where
+            neither layers are compared with it, nor the last one is more than 2 percent worse there.
+        excluded: Without a K for 2 percent: how much better layer ``top`` is on validation data than the baseline;
+            else None.
+        bounded: Whether the metric is a share, such as an accuracy, so that layers are certified; else they are
+            estimated. None in files of older versions.
         within: For 1, 2 and 5 the smallest layer K such that K and all deeper layers are certain to be within that
             percent of full depth, see `first_within`; None where not even the last one is.
         time: For 1, 2 and 5 the time to that layer as a share of the time to the last one; None where there is none.
@@ -218,6 +291,12 @@ class LayersNeeded(Part):
     baseline: str | None = None
     seed: int | None = None
     noise: float
+    compared_with: CompareWith = "last"
+    top: int | None = None
+    full_layer: int | None = None
+    best: Gain | None = None
+    excluded: Gain | None = None
+    bounded: bool | None = None
     within: dict[int, int | None]
     time: dict[int, float | None] = {}
     chosen: dict[int, Choice | None] = {}
@@ -232,7 +311,8 @@ class LayersNeeded(Part):
         if self.chosen:
             return self.chosen.get(percent)
         layer = self.within.get(percent)
-        return None if layer is None else Choice(layer=layer, state="proven", time=self.time.get(percent))
+        state: Kept = "estimated" if self.bounded is False else "proven"
+        return None if layer is None else Choice(layer=layer, state=state, time=self.time.get(percent))
 
 
 class Latency(Part):

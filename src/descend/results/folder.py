@@ -270,12 +270,12 @@ def of_disk(error: Exception) -> bool:
     )
 
 
-def write_json(path: Path, content: Any, *, listed: bool = True) -> None:
+def write_json(path: Path, content: Any, indent: int | None = 2, *, listed: bool = True) -> None:
     """Write JSON in one piece.
 
-    A number that is not finite, as a diverged model has, becomes null.
+    A number that is not finite, as a diverged model has, becomes null. Without an ``indent`` it is one line.
     """
-    text = json.dumps(to_jsonable_python(content, inf_nan_mode="null"), indent=2) + "\n"
+    text = json.dumps(to_jsonable_python(content, inf_nan_mode="null"), indent=indent) + "\n"
     put(path, lambda part: part.write_text(text, encoding="utf-8"), listed=listed)
 
 

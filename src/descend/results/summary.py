@@ -29,7 +29,9 @@ from descend.results.findings import (
     KEPT_WITHIN,
     STATES,
     AnytimeCurve,
+    Choice,
     Exits,
+    Gain,
     Kept,
     Latency,
     LayersNeeded,
@@ -38,7 +40,9 @@ from descend.results.findings import (
     Speculation,
     Sufficient,
     Validation,
+    best_layer,
     first_within,
+    is_kept,
     number,
     tolerance_words,
 )
@@ -240,25 +244,56 @@ class Summary(Verdict, Provenance, File):
     def headline(self) -> str:
         """Whether the layers chosen suffice within 2 percent, and whether that is certified."""
         needed, within = self.layers_needed, tolerance_words(KEPT_WITHIN, self.higher_is_better)
-        choice = needed.choice(KEPT_WITHIN)
+        choice, last = needed.choice(KEPT_WITHIN), "the last layer" if self.top == self.depth else f"layer {self.top}"
         none = f"None of {self.depth} layers can be left out" if self.depth > 1 else "The only layer can't be left out"
+        if needed.baseline is None and needed.best and self.top < self.depth:
+            return self._ship(needed.best, choice)
+        if choice is None and needed.excluded and self.validation:
+            worse = needed.excluded.words(self.higher_is_better, self.full_depth)
+            here = "" if needed.last is None else f"; on {self.split} data {self._worse_words(needed.last)}"
+            return f"On {self.validation.samples} validation samples {last} is {worse}{here}"
         if choice is None and needed.chosen:
-            return f"On validation data the last layer is not within {within} of {self.full_depth}"
+            return f"On validation data {last} is not within {within} of {self.full_depth}"
         if choice is None and needed.baseline is None:
             return f"It is not certain how many layers suffice within {within}"
         if choice is None:
             certain = "" if self.kept.get(needed.noise) == "broken" else "certain to be "
-            return f"The last layer is not {certain}within {within} of {self.full_depth}"
-        if choice.layer < self.depth:
+            return f"{last[0].upper()}{last[1:]} is not {certain}within {within} of {self.full_depth}"
+        if choice.layer < self.top:
             better = "" if needed.baseline else self.not_the_best
             return f"{better} {choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)}".lstrip()
         if needed.baseline is None and not needed.chosen:
-            return f"No layer below the last one is certified within {within}"
+            certified = "estimated" if needed.bounded is False else "certified"
+            return f"No layer below the last one is {certified} within {within}"
         if needed.baseline is None:
             return f"{none} within {within}"
-        verb = {"proven": "is", "open": "may be", "broken": "is not"}[choice.state]
-        last = f"the last one {verb} within {within} of {self.full_depth}: {STATES[choice.state]}"
-        return f"{none}; {last}"
+        verb = {"proven": "is", "estimated": "is", "open": "may be", "broken": "is not"}[choice.state]
+        sure = f"{verb} within {within} of {self.full_depth}: {STATES[choice.state]}"
+        return f"{none}; the last one {sure}" if self.top == self.depth else f"{last[0].upper()}{last[1:]} {sure}"
+
+    @property
+    def top(self) -> int:
+        """The layer that counts as full depth: the last one, or the best."""
+        return self.depth if self.layers_needed.top is None else self.layers_needed.top
+
+    def _ship(self, best: Gain, choice: Choice | None) -> str:
+        """That an inner layer is the best one, and whether still fewer layers suffice."""
+        within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
+        words = best.words(self.higher_is_better, "the whole")
+        words += ", estimated" * (self.layers_needed.bounded is False)
+        if best.low > 0:
+            words = f"Ship layer {best.layer}: {words}"
+        else:
+            words = f"By validation data layer {best.layer} is the best; here it is {words}: open"
+        if choice is None or choice.layer == best.layer:
+            return words
+        fewer = choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)
+        return f"{words}. {fewer.replace(within, f'{within} of layer {best.layer}', 1)}"
+
+    def _worse_words(self, choice: Choice) -> str:
+        """How much worse a choice is; of a metric that is not bounded nothing is sure."""
+        surely = "" if self.layers_needed.bounded is False else "surely "
+        return choice.worse_words(self.higher_is_better, surely)
 
     def suffices(self) -> list[Sufficient]:
         """A row for each tolerance: K, its metric, how sure that is, and its time."""
@@ -271,13 +306,15 @@ class Summary(Verdict, Provenance, File):
                 continue
             layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
             state = "not enough" if choice.state == "broken" else STATES[choice.state]
-            itself = choice.layer == self.depth and needed.baseline is None
+            itself = choice.layer == self.top and needed.baseline is None
             if choice.layer == self.depth:
                 state = "none can be left out" + (f"; the last one {state}" if needed.baseline else "")
-            if choice.state != "proven" and not itself and (worse := choice.worse_words(self.higher_is_better)):
+            elif itself:
+                state = "the best"
+            if choice.state != "proven" and not itself and (worse := self._worse_words(choice)):
                 state += f", {'but ' * (choice.worse > percent)}{worse}"
-            if choice.state != "proven" and certain is not None and certain < self.depth:
-                state += f"; certified: layer {certain}"
+            if choice.state in ("open", "broken") and certain is not None and certain < self.top:
+                state += f"; {'estimated' if needed.bounded is False else 'certified'}: layer {certain}"
             time = "" if choice.time is None else f"{100 * choice.time:.0f} % of the full time"
             rows.append(Sufficient(within, layers, number(metric[choice.layer]) if metric else "", time, state))
         return rows
@@ -292,9 +329,15 @@ class Summary(Verdict, Provenance, File):
             f"{self.metric_name} at γ = {needed.noise:g}, held to {self.full_depth}. {how} on {self.split} data, with "
             f"{CONFIDENCE:.0%} confidence{alone}."
         ]
+        if needed.bounded is False:
+            lines.append(
+                f"{self.metric_name} has no bounds, so no test can certify it. These are estimates: they assume that "
+                "there are no rare samples, which these data lack, on which a layer is much worse."
+            )
+        last = "The last layer" if self.top == self.depth else f"Layer {self.top}"
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
             kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
-            lines.append(f"Last layer within {within} of that: {kept}.")
+            lines.append(f"{last.removeprefix('The ').capitalize()} within {within} of that: {kept}.")
         if needed.why:
             lines.append(f"It is not held to the plain training beside it: {needed.why}")
         if metric and choice and choice.layer == self.depth > 1 and needed.baseline is None:
@@ -303,8 +346,8 @@ class Summary(Verdict, Provenance, File):
                 "trained with fewer layers from the start may do as well."
             )
         if needed.last and needed.full is not None and metric:
-            worse = needed.last.worse_words(self.higher_is_better)
-            both = f"The last layer has {number(metric[-1])}, the baseline's {number(needed.full)}"
+            worse = self._worse_words(needed.last)
+            both = f"{last} has {number(metric[self.top])}, the baseline's {number(needed.full)}"
             lines.append(f"{both}{': ' * bool(worse)}{worse}.")
             if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0:
                 lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
@@ -325,7 +368,8 @@ class Summary(Verdict, Provenance, File):
             lines.append(f"The baseline had {theirs}, this model {ours}. Try each for both.")
         if self.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
             enough = float(f"{choice.times * self.samples:.2g}")
-            lines.append(f"About {enough:,.0f} such samples would certify K within {within}, if no number changed.")
+            decide = "estimate" if needed.bounded is False else "certify"
+            lines.append(f"About {enough:,.0f} such samples would {decide} K within {within}, if no number changed.")
         if self.commonest is not None and metric and self.samples:
             error = math.sqrt(metric[-1] * (1 - metric[-1]) / self.samples)
             if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= self.commonest:
@@ -344,6 +388,8 @@ class Summary(Verdict, Provenance, File):
     @property
     def not_the_best(self) -> str:
         """That validation data choose a layer which is better than the last one by more than 2 percent; else empty."""
+        if self.top < self.depth:
+            return ""  # layers are held to it
         metric = self.layer_metrics.get(self.layers_needed.noise)
         best = self._better(self.validation.metric) if self.validation else None
         if not metric or best is None or self._better([metric[best], metric[-1]]) is None:
@@ -352,12 +398,10 @@ class Summary(Verdict, Provenance, File):
 
     def _better(self, metric: Sequence[float]) -> int | None:
         """The best layer of a metric, if the last one is not within 2 percent of it; None where that diverged."""
-        finite = [layer for layer, value in enumerate(metric) if math.isfinite(value)]
         if not math.isfinite(metric[-1]):
             return None
-        best = (max if self.higher_is_better else min)(finite, key=lambda layer: metric[layer])
-        kept = first_within(metric[-1:], metric[best], KEPT_WITHIN, higher_is_better=self.higher_is_better)
-        return best if kept is None else None
+        best = best_layer(metric, higher_is_better=self.higher_is_better)
+        return None if is_kept(metric[-1], metric[best], self.higher_is_better) else best
 
     @property
     def answer(self) -> str:
@@ -372,10 +416,12 @@ class Summary(Verdict, Provenance, File):
     def full_depth(self) -> str:
         """To what layers are held, in words."""
         needed = self.layers_needed
+        by_best = needed.compared_with == "best"
         if needed.baseline is None:
-            return "its own full depth"
+            return f"its own best layer, {self.top}" if by_best else "its own full depth"
         seed = "" if needed.seed in (None, self.seed) else f" of seed {needed.seed}"
-        return f"the full depth of {run_name(Path(needed.baseline))}{seed}"
+        layer = f"the best layer, {needed.full_layer}," if by_best else "the full depth"
+        return f"{layer} of {run_name(Path(needed.baseline))}{seed}"
 
     @property
     def metric_name(self) -> str:

@@ -24,7 +24,7 @@ from descend.evaluation.evaluators import (
     pictures,
 )
 from descend.evaluation.layers import Batches, embedding_std, few
-from descend.evaluation.needed import Evaluated
+from descend.evaluation.needed import NO_BEST, Evaluated
 from descend.evaluation.probes import fit_exits, fit_probes
 from descend.models import LayeredCausalLM, LayeredClassifier, broken, causal, encoders, images
 from descend.progress import is_quiet
@@ -40,6 +40,7 @@ from descend.results import (
     RESULTS,
     SUMMARY_FILE,
     CertifiedExit,
+    CompareWith,
     Provenance,
     Summary,
     refuse_foreign,
@@ -93,6 +94,7 @@ def evaluate(
     frames: int = 2,
     most: int | None = None,
     baseline: Path | None = None,
+    compare_with: CompareWith | None = None,
     loaded: Data | None = None,
 ) -> Summary:
     """Evaluate a run, or a classifier of Transformers, at every layer and noise level.
@@ -123,6 +125,9 @@ def evaluate(
         most: Evaluate on so many samples, taken evenly; by default on all.
         baseline: The run to whose full depth layers are held, evaluated on the same data: the best plain training; by
             default the model's own full depth.
+        compare_with: The layer that counts as full depth: the ``last`` one, or the ``best`` on validation data. By
+            default the last one, but the best of a model without a baseline whose last layer is not within 2 percent of
+            it on validation data.
         loaded: The run's own data, if they are loaded already.
 
     Raises:
@@ -159,6 +164,7 @@ def evaluate(
             )
             for name, share in (("risk", risk), ("confidence", confidence))
         ),
+        (compare_with == "best" and (data is not None or split != "test"), NO_BEST),
         (task not in (None, "classification"), f"task must be classification; got {task!r}."),
         (task is not None and data is None, "a model that is not a run names no data; give them by --data."),
         (
@@ -233,6 +239,7 @@ def evaluate(
         shift=shift,
         batches=saved.batches,
         baseline=None if known is None else known.of((name, split, shift, recipe.task().metric)),
+        compare_with=compare_with,
     )
     evaluators: list[Evaluator] = [
         input_metrics,
@@ -285,6 +292,7 @@ def evaluate_frozen(
     out: Path,
     settings: Mapping[str, Any],
     most: int | None = None,
+    compare_with: CompareWith | None = None,
 ) -> Summary:
     """Fit own exits to a pretrained model that stays as it is, and say how many of its layers suffice.
 
@@ -298,6 +306,7 @@ def evaluate_frozen(
         out: Where ``summary.json`` and ``groups.json`` are written.
         settings: Of that recipe, such as ``max_length``.
         most: Measure so many test samples; by default `MEASURED`.
+        compare_with: As `evaluate` takes it.
 
     Raises:
         InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file, a run
@@ -366,6 +375,7 @@ def evaluate_frozen(
             ),
             name=parts.name,
             batches=batches,
+            compare_with=compare_with,
         )
         return evaluate_subject(subject, [latency, on_validation(subject, validation)], folder=out)
 

@@ -28,10 +28,12 @@ from descend.models import (
     refuse_broken,
 )
 from descend.results import (
+    CONFIDENCE,
     MODELS,
     SUMMARY_FILE,
     TRAINED_KEY,
     WITHIN,
+    CompareWith,
     Trained,
     atomic_folder,
     card_of_model,
@@ -52,9 +54,15 @@ AUTO, CERTIFIED = "auto", "certified"
 
 
 def choose(
-    folder: Path, tolerance: float, model: str = "model", baseline: Path | None = None, *, how: str = AUTO
+    folder: Path,
+    tolerance: float,
+    model: str = "model",
+    baseline: Path | None = None,
+    *,
+    how: str = AUTO,
+    compare_with: CompareWith | None = None,
 ) -> tuple[int, list[str]]:
-    """The smallest K such that layer K and all deeper ones are within a tolerance of full depth.
+    """The smallest K such that layer K and all deeper ones, up to full depth, are within a tolerance of it.
 
     It is the K of ``descend evaluate``, or with a baseline that of ``descend compare``. Nothing is written.
 
@@ -63,7 +71,10 @@ def choose(
         tolerance: One of `WITHIN`: percentage points of an accuracy, percent of an error.
         model: The run's model: ``model`` or ``best_feasible``.
         baseline: The evaluated run to whose full depth layers are held; None for that of the evaluation.
-        how: `AUTO` or `CERTIFIED`.
+        how: `AUTO` or `CERTIFIED`. Of a metric without bounds nothing is certified: then `CERTIFIED` is refused, and
+            the error says which layer the test data estimate.
+        compare_with: Which layer counts as full depth, the ``last`` one or the ``best`` on validation data; None for
+            that of the evaluation.
 
     Returns:
         K, at least 1; and in words: the metric of each layer on validation data, the evaluation's answer, and whether
@@ -91,24 +102,37 @@ def choose(
     measured, beside = summary.validation, ""
     better = summary.higher_is_better
     within, digits = tolerance_words(tolerance, better), 4 if better else 2
+    if compare_with is not None and baseline is None and summary.layers_needed.baseline:
+        baseline = Path(summary.layers_needed.baseline)
     if baseline is not None:
         run, plain = Evaluated.read(folder), Evaluated.read(baseline)
-        summary = held(run, plain.of(run.data))
-        full = plain.full_depth(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
+        summary = held(run, plain.of(run.data), compare_with)
+        theirs = plain.validated(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
+        full = theirs[summary.layers_needed.full_layer or 0]
         beside = f", {full:.{digits}f} in {baseline}"
-    needed = summary.layers_needed
+    elif compare_with is not None:
+        summary = held(Evaluated.read(folder), None, compare_with)
+    needed, top = summary.layers_needed, summary.top
     certain, choice = needed.within.get(int(tolerance)), needed.chosen.get(int(tolerance))
+    unbounded = needed.bounded is False
+    whole = f"{within} of {summary.full_depth}"
     refuse(
         (
+            how == CERTIFIED and unbounded,
+            f"no test certifies layers by {summary.metric_name}, which has no bounds. Test data estimate, with "
+            f"{CONFIDENCE:.0%} confidence, that {'no layer' if certain is None else f'layer {certain}'} is within "
+            f"{whole}. Name the layers, or take --layers {AUTO}, the choice of validation data.",
+        ),
+        (
             how == CERTIFIED and certain is None,
-            f"test data certify no layer within {within} of {summary.full_depth}. Evaluate on more, allow more by "
-            f"--tolerance, or take --layers {AUTO}, the choice of validation data.",
+            f"test data certify no layer within {whole}. Evaluate on more, allow more by --tolerance, or take --layers "
+            f"{AUTO}, the choice of validation data.",
         ),
         (
             how == AUTO and choice is None,
-            f"no layer is within {within} of {summary.full_depth} on validation data: {summary.metric} "
-            f"{measured.metric[-1]:.{digits}f} after the last one{beside}. Allow more by --tolerance, or name the "
-            "layers.",
+            f"no layer is within {whole} on validation data: {summary.metric} {measured.metric[top]:.{digits}f} after "
+            f"{'the last one' if top == summary.depth else f'layer {top}'}{beside}. Allow more by --tolerance, or name "
+            "the layers.",
         ),
     )
     found = certain if how == CERTIFIED or choice is None else choice.layer
@@ -120,11 +144,12 @@ def choose(
     lines = [title, *rows, summary.answer]
     if how == CERTIFIED:
         lines.append(f"Test data certify layer {layer} within {within}.")
-    elif (certain is None or layer < certain) and (needed.baseline or layer < summary.depth):
-        surely = "no layer" if certain is None else f"layer {certain}: --layers {CERTIFIED}"
+    elif (certain is None or layer < certain) and (needed.baseline or layer < top):
+        verb, whose = ("estimate", certain) if unbounded else ("certify", CERTIFIED)
+        surely = "no layer" if certain is None else f"layer {certain}: --layers {whose}"
         lines.append(
-            f"WARNING: layer {layer} was chosen on validation data, and test data do not certify it within {within}. "
-            f"They certify {surely}."
+            f"WARNING: layer {layer} was chosen on validation data, and test data do not {verb} it within {within}. "
+            f"They {verb} {surely}."
         )
     return layer, lines
 

@@ -21,7 +21,7 @@ from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
 from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided, input_metrics, on_validation
 from descend.evaluation.layers import Batches, embedding_std
-from descend.evaluation.needed import Evaluated
+from descend.evaluation.needed import NO_BEST, Evaluated
 from descend.extras import required
 from descend.models import LibraryModel
 from descend.noise import GaussianNoise
@@ -33,6 +33,7 @@ from descend.results import (
     RESULTS,
     SUMMARY_FILE,
     TRAINED_KEY,
+    CompareWith,
     Summary,
     Trained,
     put,
@@ -67,6 +68,7 @@ def evaluate(
     baseline: str | Path | None = None,
     validation: Any = None,
     validation_noise: Sequence[float] | str | None = None,
+    compare_with: CompareWith | None = None,
 ) -> Summary:
     """Evaluate a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
 
@@ -97,6 +99,9 @@ def evaluate(
             default of ``split="test"`` the trainer's ``eval_dataset`` if it is a single one.
         validation_noise: Levels γ at which those are read beside 0 and the training level; ``"all"`` for those of
             ``noise``. A baseline of models of another training noise needs theirs.
+        compare_with: The layer that counts as full depth: ``"last"``, or ``"best"``, the best on the validation data.
+            By default the last one, but the best of a model without a baseline whose last layer is not within 2 percent
+            of it on validation data.
 
     Returns:
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
@@ -107,6 +112,10 @@ def evaluate(
     """
     trainer = model if isinstance(model, DescentMixin) else None
     refuse(
+        (
+            compare_with not in (None, "last", "best"),
+            f"compare_with must be 'last' or 'best'; got {compare_with!r}.",
+        ),
         (split not in ("test", "validation", "train"), f"split must be test, validation or train; got {split!r}."),
         (
             not isinstance(model, Trainer | nn.Module),
@@ -139,6 +148,7 @@ def evaluate(
         dataset, validation = (
             columns(each) if hasattr(each, "column_names") else each for each in (dataset, validation)
         )
+    refuse((compare_with == "best" and validation is None, NO_BEST))
     collate = collate or _stacked
     reads = objective.sample_fields
     sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
@@ -147,7 +157,7 @@ def evaluate(
         collate = RemoveColumnsCollator(collate, [*reads, PACKED])
     subject = _subject(trainer, objective, dataset, noise, seed, batch_size or 16, collate)
     data = name, split, subject.shift, subject.task.metric
-    subject = replace(subject, name=name, split=split, baseline=held_to and held_to.of(data))
+    subject = replace(subject, name=name, split=split, baseline=held_to and held_to.of(data), compare_with=compare_with)
     if trainer is not None and not trainer.is_world_process_zero():
         folder = None  # the main process writes
     evaluators: list[Evaluator] = [input_metrics, latency]

@@ -42,6 +42,15 @@ class Task(ABC):
     root: bool = False
     """Whether the metric is the root of the mean `score`, such as an RMSE, instead of the mean."""
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the metric is a share: better when higher, with every `score` in [0, 1].
+
+        Only such metrics can be certified on few samples; of others an evaluation says *estimated*. By default it is
+        known of accuracies alone, by their name. A task with another share says so by the attribute ``bounded = True``.
+        """
+        return self.metric.endswith("accuracy") and self.higher_is_better
+
     separable: bool = False
     """Whether the loss of a target depends on its own prediction alone, not on others in the batch. Then `losses` is
     called once for several layers, which is faster on a GPU."""

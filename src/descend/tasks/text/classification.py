@@ -164,6 +164,7 @@ class QuestionAnswering(TextTask):
     """
 
     metric = "exact_match"
+    bounded = True
     fields = ANSWER
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
