@@ -147,14 +147,21 @@ def searched(table: Table) -> pd.DataFrame:
 
 
 def primaries(table: Table) -> pd.DataFrame:
-    """The primary comparisons with Holm's correction; those that were not run have no p."""
+    """The primary comparisons with Holm's correction; those that were not run, or on too few groups, have no p."""
     rows, gains = [], []
     for model, depth, data, gamma, form, arm, other in SCALES[table.scale].primaries:
         place = {"model": model, "depth": depth, "data": data, "gamma": gamma}
         gains.append(gain(table.where(arm="paper", form=form, **place), table.where(arm=arm, form=other, **place)))
         rows.append([f"{model}-{depth}", data, table.better(model, form), form, label_of(arm, other)])
-    adjusted = holm([each.p for each in gains])
-    words = ["–" if math.isnan(each.p) else f"{p:.2g}" for each, p in zip(gains, adjusted, strict=True)]
+    adjusted = holm([each.tested_p for each in gains])
+    words = [
+        f"open: {each.groups} groups"
+        if math.isnan(each.tested_p) and not math.isnan(each.p)
+        else "–"
+        if math.isnan(each.p)
+        else f"{p:.2g}"
+        for each, p in zip(gains, adjusted, strict=True)
+    ]
     heads = ["model", "data", "paper's form", "form", "against"]
     measured = {"gain": gains, "p (Holm)": words, "seeds": [each.seeds for each in gains]}
     return pd.DataFrame(rows, columns=heads).assign(**measured)

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, default_collate
 
-from descend.evaluation.evaluate import MOST_BLOCKS, Levels, Subject, layer_scores
+from descend.evaluation.evaluate import MOST_BLOCKS, Levels, Subject, layer_scores, reading_progress
 from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
-from descend.progress import progress
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
 from descend.tasks.base import LABELS
 
@@ -67,7 +66,7 @@ def on_validation(
     samples = few(samples, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
     task, batches, count = subject.task, subject.batches, len(samples)
     noises = [subject.noise.at(level) for level in levels]
-    with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
+    with reading_progress("choosing layers on", count, len(noises), "validation sample") as bar:
         each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
     measured = dict(zip(levels, each_level, strict=True))
     metrics = {level: layers.metrics for level, layers in measured.items()}

@@ -39,7 +39,8 @@ class Answer(NamedTuple):
         tables: Its numbers; of a verdict layer by layer, of the worst run of each arm under constraints.
         lines: Sentences.
         status: Of a verdict: the worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is
-            ``open`` too where constraints hold and the output is still worse than the noisy input.
+            ``open`` too where constraints hold and the output is still worse than the noisy input, and
+            ``not_significant`` where an open verdict has constraints that are missed.
         mark: Of a verdict: the status's sign.
         advice: Of a verdict: what to do.
     """
@@ -60,6 +61,12 @@ def asked(group: Group) -> Answer | None:
     statuses: list[Status] = [run.summary.status for run in runs]
     status = max(statuses, key=STATUSES.index)
     _, headline, advice = _WORDS[status]
+    worst = max((run.summary for run in runs if run.summary.status == status), key=lambda each: len(each.violated))
+    missed = status == "open" and bool(worst.missed)
+    if missed:
+        count = len(worst.violated)
+        headline = f"{count} constraint{'s' * (count > 1)} missed by {worst.missed}, open"
+        advice = f"{advice} Or {_LESS}."
     if len(runs) > 1:
         headline += f": {statuses.count(status)} of {len(runs)} runs"
     said = [
@@ -68,7 +75,7 @@ def asked(group: Group) -> Answer | None:
         *((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs),
     ]
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
-    shown = "open" if worse and status in ("holds", "undecided") else status
+    shown = "open" if worse and status in ("holds", "undecided") else "not_significant" if missed else status
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
     return Answer(headline, tables, [*by_run(group, said), *worse], shown, _WORDS[shown][0], advice)
 
