@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from descend.results import put
+from descend.results import ENOUGH_GROUPS, put
 from reproduction.cells import FIRST_EXIT, PAPER_ARMS, SEARCH, Cell
 from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, number, read_json
 
@@ -95,6 +95,14 @@ class Gain:
     p: float = math.nan
     seeds: int = 0
     groups: int = 0
+
+    @property
+    def tested_p(self) -> float:
+        """The p-value; NaN below `ENOUGH_GROUPS` groups, which prove nothing, as in a verdict of Descend.
+
+        The interval stays: it says how much these seeds and these groups vary, and may be too narrow for others.
+        """
+        return self.p if self.groups >= ENOUGH_GROUPS else math.nan
 
     @property
     def verdict(self) -> str:

@@ -149,15 +149,15 @@ def searched(table: Table) -> pd.DataFrame:
 
 
 def primaries(table: Table) -> pd.DataFrame:
-    """The primary comparisons with Holm's correction; no p without runs, ``open`` with few groups of test samples."""
+    """The primary comparisons with Holm's correction; those that were not run, or on too few groups, have no p."""
     rows, gains = [], []
     for model, depth, data, gamma, form, arm, other in SCALES[table.scale].primaries:
         place = {"model": model, "depth": depth, "data": data, "gamma": gamma}
         gains.append(gain(table.where(arm="paper", form=form, **place), table.where(arm=arm, form=other, **place)))
         rows.append([f"{model}-{depth}", data, table.better(model, form), form, label_of(arm, other)])
-    adjusted = holm([each.p for each in gains])
+    adjusted = holm([each.tested_p for each in gains])
     words = [
-        "–" if math.isnan(each.p) else "open" if each.groups < ENOUGH_GROUPS else f"{p:.2g}"
+        "–" if math.isnan(each.p) else f"open: {each.groups} groups" if math.isnan(each.tested_p) else f"{p:.2g}"
         for each, p in zip(gains, adjusted, strict=True)
     ]
     heads = ["model", "data", "paper's form", "form", "against"]

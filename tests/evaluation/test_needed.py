@@ -424,6 +424,30 @@ def test_the_best_layer_is_held_to_the_best_one_of_a_baseline():
     assert "held to the best layer, 0, of plain" in Summary(**SUMMARY | {"layers_needed": needed}).answer
 
 
+def test_where_validation_data_exclude_every_layer_the_headline_says_how_many_and_how_surely():
+    """Though the test data call the last layer as good as the baseline's."""
+    metric, worse = [0.5, 0.9], [0.5, 0.85]
+    counts, blocks = [4] * 30, {}
+    for name, rates in (("ours", worse), ("theirs", metric)):
+        right = np.arange(120)[None] < 120 * np.array(rates)[:, None]
+        sums = np.random.default_rng(0).permutation(right, axis=1).reshape(2, 30, 4).sum(2)
+        blocks[name] = LayerScores(noise=[1.0], counts=counts, scores=[sums.tolist()])
+    known = {"samples": 120, "fingerprint": "a"}
+    validation = Validation(metric=worse, blocks=blocks["ours"], **known)
+    rows = {"metric": metric, "layer_metrics": {1.0: metric}, "blocks": blocks["theirs"]}
+    both = rated(metric).model_copy(update={"fingerprint": "a"})
+    given = GIVEN | {"higher_is_better": True, "validation": validation}
+    needed, kept = layers_needed(both, plain(both, **known | rows), **given)
+    known = {"layers_needed": needed, "validation": validation, "layer_metrics": {1.0: metric}, "kept": kept}
+    headline = Summary(**SUMMARY | known | {"layer_losses": {1.0: metric}}).headline
+    apart = (np.array(blocks["ours"].scores[0][1]) - blocks["theirs"].scores[0][1]) / 4
+    width = 100 * student.ppf(0.975, 29) * apart.std(ddof=1) / 30**0.5
+    assert headline == (
+        f"On 120 validation samples the last layer is 5.0 points worse than the full depth of plain (95 %: "
+        f"{5 - width:.1f} to {5 + width:.1f}); on test data the same, surely at most 1.2 worse"
+    )
+
+
 # --- metrics without bounds
 
 

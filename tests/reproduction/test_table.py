@@ -40,6 +40,14 @@ def test_an_interval_over_groups_is_the_jackknife_of_a_hand():
     assert found.high - found.value == pytest.approx(student.ppf(0.975, 2) * error)
 
 
+@pytest.mark.parametrize(("count", "tested"), [(4, False), (11, False), (12, True)])
+def test_fewer_than_twelve_clips_give_an_interval_and_no_p(count, tested):
+    errors = np.random.default_rng(0).uniform(60, 140, (3, count))
+    found = gain(rows([9.0, 9.5, 9.1], errors.tolist()), rows([10.0] * 3, (errors + 20).tolist()))
+    assert found.low < found.value < found.high
+    assert found.tested_p == pytest.approx(found.p if tested else math.nan, nan_ok=True)
+
+
 def test_variances_add_up_with_satterthwaites_degrees():
     ours, plain = [[8.0, 10.0], [9.0, 11.0], [10.0, 12.5]], [[10.0] * 2] * 3
     values = [math.sqrt(np.mean(each)) for each in ours]

@@ -1,8 +1,9 @@
 """Leaving early: the time until each layer can be read, what early exits cost, and drafts of a language model."""
 
+import hashlib
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from typing import Any
@@ -55,7 +56,23 @@ def latency(subject: Subject, levels: Levels) -> Iterator[tuple[str, Latency]]:
         return
     parts = [[after - before for before, after in pairwise([0.0, *seconds])] for seconds in passes]
     milliseconds = [1000 / len(chosen) * least for least in accumulate(map(min, zip(*parts, strict=True)))]
-    yield "latency", Latency(device=device_name(device), batch_size=len(chosen), milliseconds=milliseconds)
+    yield (
+        "latency",
+        Latency(
+            device=device_name(device),
+            batch_size=len(chosen),
+            network=_shapes(model, inputs),
+            milliseconds=milliseconds,
+        ),
+    )
+
+
+def _shapes(model: nn.Module, inputs: Any) -> str:
+    """A hash of what a network's time depends on: its weights' names and shapes, and those of its inputs."""
+    given = inputs.values() if isinstance(inputs, Mapping) else [inputs]
+    sizes = [(name, tuple(weight.shape), str(weight.dtype)) for name, weight in model.named_parameters()]
+    sizes += [("", tuple(each.shape), str(each.dtype)) for each in given if isinstance(each, Tensor)]
+    return hashlib.blake2b(repr((type(model).__name__, sizes)).encode(), digest_size=8).hexdigest()
 
 
 def device_name(device: torch.device) -> str:

@@ -16,7 +16,7 @@ from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredModel
 from descend.noise import Noise
-from descend.progress import progress
+from descend.progress import Progress, progress
 from descend.results import (
     DECISIONS_FILE,
     FRAMES_FILE,
@@ -128,7 +128,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     fingerprint, commonest = survey(subject.task, subject.batches.loader(subject.data))
     if subject.baseline is not None:  # before anything is measured
         subject.baseline.groups_at(noises, fingerprint)
-    with progress(len(noises) * len(subject.data), "evaluating", "sample") as bar:
+    with reading_progress("evaluating", len(subject.data), len(noises)) as bar:
         batches = subject.batches.of(subject.data)
         each_level = measure(model, subject.task, batches, list(noises.values()), progress=bar)
     measured = dict(zip(noises, each_level, strict=True))
@@ -171,6 +171,13 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
             put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **frames))
         summary.write(folder / SUMMARY_FILE)
     return summary
+
+
+def reading_progress(about: str, samples: int, levels: int, kind: str = "sample") -> Progress:
+    """The progress of reading so many samples at so many noise levels; a line never counts one sample twice."""
+    if levels == 1:
+        return progress(samples, about, kind)
+    return progress(samples * levels, f"{about} {samples} {kind}s at {levels} noise levels", "reading")
 
 
 def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import Subset, default_collate
 
 from descend.errors import InputError
-from descend.evaluation.evaluate import MOST_BLOCKS, Evaluator, Levels, Subject, layer_scores
+from descend.evaluation.evaluate import MOST_BLOCKS, Evaluator, Levels, Subject, layer_scores, reading_progress
 from descend.evaluation.layers import evenly, few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
-from descend.progress import counted, progress
+from descend.progress import counted
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
 from descend.tasks.base import LABELS
 
@@ -85,7 +85,7 @@ def on_validation(
     def evaluator(subject: Subject, measured: Levels) -> Iterator[tuple[str, Validation]]:
         levels = sorted({0.0, trained, *map(float, measured if noise == EVERY_LEVEL else further)})
         noises = [subject.noise.at(level) for level in levels]
-        with progress(len(noises) * count, "choosing layers", "validation sample") as bar:
+        with reading_progress("choosing layers on", count, len(noises), "validation sample") as bar:
             each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
         by_level = dict(zip(levels, each_level, strict=True))
         metrics = {level: layers.metrics for level, layers in by_level.items()}

@@ -14,10 +14,6 @@ from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
 from descend.report.tables import Cell, Row, Table, duration
 from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, number, tolerance_words
 
-SAME_SIGMA = 1.02
-"""Of two σ_x whose ratio is smaller, γ stands for the same noise."""
-
-
 MOST_NAMED = 3
 """Methods that a headline names."""
 
@@ -119,14 +115,15 @@ def _cell(values: np.ndarray, known: Jackknife | None, layer: int, sign: str = "
 
 
 def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
-    """At full depth, of the seeds that both arms have on the same samples; a dash where there are none."""
+    """At full depth, of the seeds that both arms have on the same samples, cut alike; a dash where there are none."""
     shared = {run.summary.seed for run in arm.runs} & {run.summary.seed for run in baseline.runs}
     alone = not shared and len(arm.runs) == len(baseline.runs) == 1
     ours, theirs = (
         _jackknife(group, [run for run in each.runs if alone or run.summary.seed in shared], last=True)
         for each in (arm, baseline)
     )
-    if ours is None or theirs is None or not np.array_equal(ours.sizes, theirs.sizes):
+    marks = {run.groups and run.groups.fingerprint for each in (arm, baseline) for run in each.runs}
+    if ours is None or theirs is None or len(marks) > 1 or not np.array_equal(ours.sizes, theirs.sizes):
         return Cell("–")
     apart = ours - theirs
     return _cell(apart.by_seed.mean(0), apart, -1, "+")
@@ -178,11 +175,7 @@ def evaluated_differently(group: Group) -> list[str]:
                 labels.setdefault(words, []).append(arm.label)
         joined = [f"{words} ({', '.join(arms)})" for words, arms in labels.items()]
         lines += [f"{what}: {'; '.join(joined)}."] if len(joined) > 1 else []
-    # Models of text learn their embedding, so its σ_x differs a little between any two.
-    sigmas = [sigma for arm in group.arms if (sigma := arm.summary.sigma)]
-    if sigmas and max(sigmas) > SAME_SIGMA * min(sigmas):
-        lines.append(f"γ stands for different noise: σ_x is {min(sigmas):.3g} to {max(sigmas):.3g}.")
-    return lines
+    return [*lines, group.sigma_apart] if group.sigma_apart else lines
 
 
 _APART: dict[str, Callable[[RunView], str]] = {

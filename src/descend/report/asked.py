@@ -39,7 +39,8 @@ class Answer(NamedTuple):
         tables: Its numbers; of a verdict layer by layer, of the worst run of each arm under constraints.
         lines: Sentences.
         status: Of a verdict: the worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is
-            ``open`` too where constraints hold and the output is still worse than the noisy input.
+            ``open`` too where constraints hold and the output is still worse than the noisy input, and
+            ``not_significant`` where an open verdict has constraints that are missed.
         mark: Of a verdict: the status's sign.
         advice: Of a verdict: what to do.
     """

@@ -85,6 +85,7 @@ def robustness(group: Group) -> Chart | None:
         "The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger noise than "
         "in training: the flatter a curve stays there, the more robust its network."
     )
+    words = f"{words} {group.sigma_apart}".rstrip()
     axes, mark = ("noise level γ", group.metric), (group.train_noise, "training noise")
     return chart(f"{group.metric} against noise", words, axes, series, log=None, mark=mark)
 

@@ -175,6 +175,9 @@ class Measure(NamedTuple):
     entry: str
 
 
+SAME_SIGMA = 1.02
+"""Of two σ_x whose ratio is smaller, γ stands for the same noise."""
+
 _COMPARED_BY = {
     "dataset": "data set",
     "family": "model",
@@ -245,6 +248,14 @@ class Group:
         alike = [other for other in self.arms if other is arm or _shape(other.summary) == _shape(arm.summary)]
         timed = [run.summary.latency for other in alike for run in other.runs if run.summary.latency]
         return list(map(min, zip(*(each.milliseconds for each in timed), strict=False)))
+
+    @property
+    def sigma_apart(self) -> str:
+        """That γ stands for different noise, in words; σ_x differs a little where models learn their embedding."""
+        sigmas = [sigma for run in self.runs if (sigma := run.summary.sigma)]
+        if not sigmas or max(sigmas) <= SAME_SIGMA * min(sigmas):
+            return ""
+        return f"γ stands for different noise: σ_x is {min(sigmas):.3g} to {max(sigmas):.3g}."
 
     @property
     def noise_levels(self) -> list[float]:
@@ -325,10 +336,12 @@ _SIZES = ("model", "max_length", "image_size", "window", "hidden_size", "tied", 
 
 
 def _shape(summary: Summary) -> object:
-    """What a network's time depends on, as far as a recipe's settings say it; a script's network is like no other."""
+    """What a network's time depends on: its hash, or in files of older versions what a recipe's settings say."""
     timed = summary.latency
-    if summary.of_script or timed is None:
+    if timed is None or (timed.network is None and summary.of_script):
         return id(summary)
+    if timed.network is not None:
+        return timed.network, timed.device, timed.batch_size
     sizes = [summary.settings.get(name) for name in _SIZES]
     return summary.recipe, summary.model, timed.device, timed.batch_size, sizes
 

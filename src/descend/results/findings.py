@@ -321,11 +321,14 @@ class Latency(Part):
     Attributes:
         device: The device's name.
         batch_size: Samples in the batch that was timed.
+        network: A hash of the shapes of the weights and of the batch: networks with one hash share one clock. None in
+            files of older versions.
         milliseconds: Per sample, up to each layer 0 … L and one readout there: the sum of the least times of its parts.
     """
 
     device: str
     batch_size: int
+    network: str | None = None
     milliseconds: list[Number]
 
 

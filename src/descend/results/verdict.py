@@ -111,6 +111,20 @@ class Verdict(Part):
         return "holds" if self.certain else "undecided"
 
     @property
+    def missed(self) -> str:
+        """By how many percent of their bounds the broken constraints are missed, such as "14 to 21 %"; else empty."""
+        violations, bounds = [self.cap_violation, *self.violations], [self.cap, *self.bounds]
+        shares = [
+            100 * violation / bound
+            for layer, (violation, bound) in enumerate(zip(violations, bounds, strict=False))
+            if layer in self.violated and violation is not None and math.isfinite(violation) and bound
+        ]
+        if not shares:
+            return ""
+        low, high = (f"{each:.0f}" for each in (min(shares), max(shares)))
+        return f"{low} %" if low == high else f"{low} to {high} %"
+
+    @property
     def worst(self) -> float:
         """The largest violation in force, the cap's among them; NaN if one is NaN, −∞ if no constraint is in force."""
         in_force = zip([self.cap_violation, *self.violations], [self.cap, *self.bounds], strict=False)
@@ -120,18 +134,21 @@ class Verdict(Part):
 
 def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
     """The verdict in words; ``data`` are what it was measured on."""
-    chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
+    chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%} on {data}"
     proven = [layer for layer in verdict.violated if layer not in chance]
     misses = "misses its bound" if len(chance) == 1 else "miss their bounds"
     missed = f"{_listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
+    if chance and verdict.missed:
+        few = f"{_listed(chance)} {misses} by {verdict.missed} on {data}; a lower --strength or --alpha asks for less"
+    elif chance:
+        few = f"{missed} on {data}"
     breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
     more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
     sentences: dict[Status, str] = {
         "not_asked": f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that.",
         "open": (
             f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
-            f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed if chance else few} on "
-            f"{data}."
+            f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {few}."
         ),
         "holds": f"Feasible: every constraint holds on {data}.",
         "undecided": (
