@@ -30,9 +30,6 @@ ALMOST = 0.01
 
 CONFIDENCE = 0.95
 
-ENOUGH_GROUPS = 12
-"""Groups of test samples that a p-value takes, as a verdict of Descend does."""
-
 
 @dataclass(frozen=True)
 class Table:

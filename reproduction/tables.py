@@ -14,7 +14,7 @@ from descend.results import put
 from reproduction.cells import FIRST_EXIT, FIXED, PAPER_ARMS, SEARCHED
 from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of, plain_of
 from reproduction.grids import SCALES
-from reproduction.table import ENOUGH_GROUPS, SETTING, Gain, Table, gain, holm, meets
+from reproduction.table import SETTING, Gain, Table, gain, holm, meets
 from reproduction.table import number as over_noise
 
 PUBLISHED = Path(__file__).parent / "published"

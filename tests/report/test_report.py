@@ -272,6 +272,7 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(view) -> N
 
 
 MISSED = {"feasible": False, "certain": False, "violated": [4], "violations": [0, 0, 0, 0.4, 0, 0, 0]}
+MISSED |= {"bounds": [3.6] * 7}
 FEW = {"groups": 3, "certain": False, "certified": [math.nan] * 7, "verdict": "Open: 3 groups of samples."}
 VERDICTS: dict[str, dict] = {
     "holds": {"feasible": True, "certain": True},
@@ -282,7 +283,7 @@ VERDICTS: dict[str, dict] = {
     "cap broken": MISSED | {"violated": [0], "cap": 3.0, "cap_violation": 0.3, "cap_interval": [0.1, 0.5]},
     "unnamed": {"feasible": False, "certain": False},
     "few": FEW | {"violation_intervals": [[math.nan, math.nan]] * 7},
-    "few, missed": FEW | MISSED | {"violation_intervals": [[-0.1, 0.5]] * 7, "bounds": [None] * 7},
+    "few, missed": FEW | MISSED | {"violation_intervals": [[-0.1, 0.5]] * 7},
     "few, older": FEW | MISSED | {"violation_intervals": [[0.1, 0.5]] * 7},  # few groups forbid its interval
     "few, not finite": FEW | MISSED | {"violations": [0, 0, 0, None, 0, 0, 0]},
 }
@@ -290,7 +291,7 @@ LOOKS = {
     "holds": ("✓", "Feasible"),
     "undecided": ("≈", "Feasible as far as the data can tell"),
     "open": ("–", "Open"),
-    "missed": ("≈", "1 of 7 constraints missed, by 11\u00a0%"),
+    "missed": ("≈", "1 of 7 constraints missed, by 11 %"),
     "not_significant": ("≈", "Infeasible, but not proven"),
     "broken": ("✕", "Infeasible"),
 }
@@ -339,7 +340,7 @@ def test_an_open_verdict_says_what_is_missed_and_what_to_lower(view) -> None:
     """Six constraints missed by 14 to 21 % are no white box, however few the groups are."""
     missed = {"violations": [-0.1, *[0.14] * 5, 0.21], "bounds": [1.0] * 7, "violated": [2, 3, 4, 5, 6, 7]}
     box = asked(group_of(view(**FEW | {"feasible": False} | missed)))
-    assert (box.status, box.headline) == ("not_significant", "6 of 7 constraints missed, by 14 to 21\u00a0%: open")
+    assert (box.status, box.headline) == ("not_significant", "6 of 7 constraints missed, by 14 to 21 %: open")
     assert "at least 12 groups" in box.advice and "--strength" in box.advice
 
 

@@ -177,7 +177,7 @@ def reading_progress(about: str, samples: int, levels: int, kind: str = "sample"
     """The progress of reading so many samples at so many noise levels; a line never counts one sample twice."""
     if levels == 1:
         return progress(samples, about, kind)
-    return progress(samples * levels, f"{about} {samples} {kind}s at {levels} noise levels", "reading")
+    return progress(samples * levels, f"{about}, {samples} {kind}s at {levels} noise levels", "reading")
 
 
 def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def on_validation(
     def evaluator(subject: Subject, measured: Levels) -> Iterator[tuple[str, Validation]]:
         levels = sorted({0.0, trained, *map(float, measured if noise == EVERY_LEVEL else further)})
         noises = [subject.noise.at(level) for level in levels]
-        with reading_progress("choosing layers on", count, len(noises), "validation sample") as bar:
+        with reading_progress("choosing layers", count, len(noises), "validation sample") as bar:
             each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
         by_level = dict(zip(levels, each_level, strict=True))
         metrics = {level: layers.metrics for level, layers in by_level.items()}

@@ -83,19 +83,10 @@ def asked(group: Group) -> Answer | None:
 
 def _missed(summary: Summary) -> str:
     """How many constraints are missed, and by what share of their bounds; empty if none is."""
-    known = summary.losses_to_reach(summary.train_noise)
-    shares = [
-        summary.violations[layer - 1] / known[layer]
-        for layer in summary.violated
-        if layer and known.get(layer) and summary.violations[layer - 1] > 0
-    ]
-    if summary.cap and 0 in summary.violated and (summary.cap_violation or 0) > 0:
-        shares.append((summary.cap_violation or 0) / summary.cap)
-    if not shares:
+    if not summary.missed:
         return ""
     count = sum(summary.asks(layer) for layer in range(1, summary.depth + 1)) + (summary.cap is not None)
-    low, high = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"
-    return f"{len(shares)} of {count} constraints missed, by {low if low == high else f'{low} to {high}'}\u00a0%"
+    return f"{len(summary.violated)} of {count} constraints missed, by {summary.missed}"
 
 
 def bounds(run: RunView) -> str:
