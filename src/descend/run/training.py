@@ -146,7 +146,8 @@ def _train(
         trainer = setup.trainer([stop, *callbacks])
         planned = planned_steps(args, len(trainer.train_dataset))  # type: ignore[arg-type]  # TRL may have packed them
         args.warmup(*planned)
-        config = config.model_copy(update={"training": stored(args)})  # a cap may have been measured
+        bounds = {"cap": args.cap, "stop_gradient": args.stop_gradient}  # which the trainer may have measured
+        config = config.model_copy(update={"training": config.training | bounds})
     except (ValueError, ImportError, RuntimeError, OSError) as error:  # Transformers and others check their arguments
         if made:  # by the trainer
             with suppress(OSError):
