@@ -154,6 +154,14 @@ def main() -> None:
                     answers = lost(GROUPS[kind], correlation, share, draws, gained)
                     rates.append("{:.1%}, {:.1%}".format(*certified(GROUPS[kind], answers, percent)))
                 print(f"| {kind} | {correlation:g} | " + " | ".join(rates) + " |")
+    print("\n| equal groups | 1 point | 2 points | 5 points |\n|---|---|---|---|")
+    for count in (100, 300, 1000):
+        sizes, rates = np.full(count, 100), []
+        for x in (0.01, 0.02, 0.05):
+            better = x / (1 - 2 * x)
+            answers = (1 + better) * lost(sizes, 1.0, 2 * x, draws) - better * sizes
+            rates.append("{:.1%}, {:.1%}".format(*certified(sizes, answers, 100 * x)))
+        print(f"| {count:,} of 100 | " + " | ".join(rates) + " |")
     counts = (12, 30, 100, 400, 2000)
     print("\n| losses | " + " | ".join(f"{count:,}" for count in counts) + " |" + "\n|---" * 1 + "|---" * 5 + "|")
     for law in SKEWED:

@@ -264,6 +264,14 @@ def test_a_baseline_must_be_of_the_same_samples_noise_and_data(theirs, data, wor
         layers_needed(OURS, plain(theirs).of(data), **GIVEN)
 
 
+def test_a_baseline_without_scores_by_group_is_no_measure_for_a_run_with_them():
+    """It would turn a certificate into an estimate that calls an accuracy unbounded."""
+    both = rated([0.5, 0.9]).model_copy(update={"fingerprint": "a"})
+    older = both.model_copy(update={"layers": both.layers.model_copy(update={"by_group": None})})
+    with pytest.raises(InputError, match="baseline plain only one has scores of all layers by group"):
+        layers_needed(both, plain(older), **GIVEN)
+
+
 @pytest.mark.parametrize(
     ("noise", "changes", "layers"),
     [
@@ -457,7 +465,7 @@ def test_a_metric_without_bounds_is_estimated_and_the_assumption_is_said():
     assert (needed.bounded, needed.choice(2).state) == (False, "estimated")
     answer = Summary(**SUMMARY | rows | {"layers_needed": needed}).answer
     assert "within 2 %: estimated, 95 %." in answer and "certified" not in answer and "surely" not in answer
-    assert "Loss has no bounds, so no test can certify it. These are estimates: they assume" in answer
+    assert "Loss is not known to have bounds, so no test can certify it. These are estimates: they assume" in answer
 
 
 @pytest.mark.parametrize(

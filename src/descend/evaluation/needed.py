@@ -399,9 +399,14 @@ def _paired(groups: Groups, baseline: Evaluated | None) -> tuple[Sums, Sums, boo
     """Scores of all layers, a baseline's (or the same again), and whether they are bounded: then they are by group."""
     other = groups if baseline is None else baseline.groups_at(groups.layers.noise, groups.fingerprint)
     ours, theirs = groups.layers.by_group, other.layers.by_group
-    if ours is not None and theirs is not None and ours.counts == theirs.counts:
-        return ours, theirs, True
-    return groups.layers, other.layers, False
+    refuse(
+        (
+            baseline is not None and (ours and ours.counts) != (theirs and theirs.counts),
+            f"of the model and the baseline {baseline and baseline.name} only one has scores of all layers by group: "
+            "the other was evaluated by an older version. Evaluate both again.",
+        )
+    )
+    return (groups.layers, other.layers, False) if ours is None or theirs is None else (ours, theirs, True)
 
 
 def _on_validation(

@@ -331,8 +331,8 @@ class Summary(Verdict, Provenance, File):
         ]
         if needed.bounded is False:
             lines.append(
-                f"{self.metric_name} has no bounds, so no test can certify it. These are estimates: they assume that "
-                "there are no rare samples, which these data lack, on which a layer is much worse."
+                f"{self.metric_name} is not known to have bounds, so no test can certify it. These are estimates: they "
+                "assume that there are no rare samples, which these data lack, on which a layer is much worse."
             )
         last = "The last layer" if self.top == self.depth else f"Layer {self.top}"
         if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:

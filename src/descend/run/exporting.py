@@ -119,9 +119,9 @@ def choose(
     refuse(
         (
             how == CERTIFIED and unbounded,
-            f"no test certifies layers by {summary.metric_name}, which has no bounds. Test data estimate, with "
-            f"{CONFIDENCE:.0%} confidence, that {'no layer' if certain is None else f'layer {certain}'} is within "
-            f"{whole}. Name the layers, or take --layers {AUTO}, the choice of validation data.",
+            f"no test certifies layers by {summary.metric_name}, which is not known to have bounds. Test data "
+            f"estimate, with {CONFIDENCE:.0%} confidence, that {'no layer' if certain is None else f'layer {certain}'} "
+            f"is within {whole}. Name the layers, or take --layers {AUTO}, the choice of validation data.",
         ),
         (
             how == CERTIFIED and certain is None,
