@@ -66,7 +66,7 @@ def on_validation(
     samples = few(samples, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
     task, batches, count = subject.task, subject.batches, len(samples)
     noises = [subject.noise.at(level) for level in levels]
-    with reading_progress("choosing layers on", count, len(noises), "validation sample") as bar:
+    with reading_progress("choosing layers", count, len(noises), "validation sample") as bar:
         each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
     measured = dict(zip(levels, each_level, strict=True))
     metrics = {level: layers.metrics for level, layers in measured.items()}

@@ -121,6 +121,7 @@ from descend.results.verdict import (
     Status,
     Verdict,
     certificate_sentence,
+    missed_sentence,
     verdict_sentence,
 )
 
@@ -224,6 +225,7 @@ __all__ = [
     "is_checkpoint",
     "is_kept",
     "locked",
+    "missed_sentence",
     "new_file",
     "number",
     "of_disk",
