@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from descend.results import ENOUGH_GROUPS, put
+from descend.results import put
 from reproduction.cells import FIRST_EXIT, PAPER_ARMS, SEARCH, Cell
 from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, number, read_json
 
@@ -29,6 +29,9 @@ ALMOST = 0.01
 """A mean that misses its bound by no more than this share counts as holding, as in the verdict of Descend."""
 
 CONFIDENCE = 0.95
+
+ENOUGH_GROUPS = 12
+"""Fewer groups prove nothing, as in a verdict of Descend."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Gain:
 
     @property
     def tested_p(self) -> float:
-        """The p-value; NaN below `ENOUGH_GROUPS` groups, which prove nothing, as in a verdict of Descend.
+        """The p-value; NaN below `ENOUGH_GROUPS` groups.
 
         The interval stays: it says how much these seeds and these groups vary, and may be too narrow for others.
         """

@@ -275,7 +275,9 @@ def test_a_run_on_video_says_and_adds_it(tmp_path, level, sigma, noise_is, expec
     write_frames(tmp_path / "clip", 2)
     *_, error = denoise(run, tmp_path / "clip", tmp_path / "out", noise=level)
     assert float(re.search(r"added: (\S+) with it", error)[1]) == pytest.approx(255 * expected, rel=0.02)
-    data = SimpleNamespace(name="clips", train=(), validation=(), test=(), frame_sizes=None, sigma=sigma)
+    data = SimpleNamespace(
+        name="clips", train=(), validation=(), test=(), frame_sizes=None, sigma=sigma, passed_over=""
+    )
     lines, _ = RECIPES["video-ut"].kind(data="generated", **settings).about(data)
     assert f"standard deviation {255 * expected:.0f} of 255 grey levels" in lines[-1]
 

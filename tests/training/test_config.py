@@ -134,7 +134,7 @@ SETTINGS = [
     ({"learning_rate": -1.0}, "learning_rate .*-1.0"),
     ({"max_grad_norm": math.nan}, "max_grad_norm .*nan"),
     ({"save_total_limit": -3}, "save_total_limit .*-3"),
-    ({"num_train_epochs": 0.0}, "above 0; got -1 and 0.0"),
+    ({"num_train_epochs": 0.0}, "above 0, or left out; got 0.0"),
     *(({name: True}, f"{name} must be off") for name in NEVER),
 ]
 

@@ -78,7 +78,8 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
         "--compare-with": dict(
             choices=("last", "best"),
             metavar="LAYER",
-            help="full depth is the last layer, or the best on validation data [last, unless 2 %% worse]",
+            help="full depth is the last layer, or the best on validation data [best with --layers, or where last is "
+            "2 %% worse; else last]",
         ),
     },
     "noise": {
@@ -251,11 +252,12 @@ def complete(words: Sequence[str]) -> None:
 
 def finish(trainer: Any) -> None:
     """Print how a run ended, with a warning if it is infeasible."""
-    from descend.results import verdict_sentence
+    from descend.results import missed_sentence, verdict_sentence
 
     verdict, out, asks = trainer.verdict, trainer.args.folder, trainer.method.asks
     place = shlex.quote(str(out))
-    print(f"trained {out}" + (f": {verdict_sentence(verdict, 'the validation data')}" if asks else ""))
+    words = f"{verdict_sentence(verdict, 'the validation data')} {missed_sentence(verdict)}".strip()
+    print(f"trained {out}" + (f": {words}" if asks else ""))
     if not is_quiet():
         print(f"How many layers suffice: descend evaluate {place}", file=sys.stderr)
     if asks and not verdict.feasible:
@@ -338,7 +340,7 @@ def method_words(summary: "Summary") -> str:
 
 def line_of(summary: "Summary") -> str:
     """A run's summary in lines: its metric, how many layers suffice, and the verdict if it was asked for descent."""
-    from descend.results import number
+    from descend.results import missed_sentence, number
 
     pairs = zip(summary.noise, summary.values, strict=True)
     curve = ", ".join(f"{number(value)} at γ = {level:g}" for level, value in pairs)
@@ -347,5 +349,5 @@ def line_of(summary: "Summary") -> str:
     about = f"{summary.model} {method_words(summary)} on {summary.dataset}: {summary.metric} {curve}{noisy}."
     lines = [about, summary.answer]
     if summary.asked:
-        lines.append(f"{summary.verdict} {summary.certificate}".strip())
+        lines.append(" ".join(filter(None, (summary.verdict, missed_sentence(summary), summary.certificate))))
     return "\n".join(lines)

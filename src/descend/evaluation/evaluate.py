@@ -175,9 +175,10 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
 
 def reading_progress(about: str, samples: int, levels: int, kind: str = "sample") -> Progress:
     """The progress of reading so many samples at so many noise levels; a line never counts one sample twice."""
-    if levels == 1:
-        return progress(samples, about, kind)
-    return progress(samples * levels, f"{about}, {samples} {kind}s at {levels} noise levels", "reading")
+    shown = progress(samples * levels, about, "reading" if levels > 1 else kind)
+    if levels > 1:
+        shown.set_postfix_str(f"{samples} {kind}s at {levels} noise levels", refresh=False)
+    return shown
 
 
 def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:

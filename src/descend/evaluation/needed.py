@@ -368,7 +368,7 @@ def layers_needed(
         layer = first_within(metric[: top + 1], full, percent, higher_is_better=higher_is_better)
         chosen[percent] = None if layer is None else timed(trained.choice(layer, percent))
     entries: dict[str, Any] = {}
-    if by_best or beaten:
+    if best < depth and (by_best or beaten):
         last = ours.scores[ours.noise.index(noise)][depth]
         entries["best"] = against(noise, slice(best, best + 1), last, own=False).gain(best)
     if chosen.get(KEPT_WITHIN, True) is None and baseline is not None and validation:

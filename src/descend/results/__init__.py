@@ -130,6 +130,7 @@ from descend.results.verdict import (
     Status,
     Verdict,
     certificate_sentence,
+    missed_sentence,
     verdict_sentence,
 )
 
@@ -234,6 +235,7 @@ __all__ = [
     "is_ours",
     "matches",
     "merged_folder",
+    "missed_sentence",
     "number",
     "of_disk",
     "parse",

@@ -418,7 +418,7 @@ class Summary(Verdict, Provenance, File):
         needed = self.layers_needed
         by_best = needed.compared_with == "best"
         if needed.baseline is None:
-            return f"its own best layer, {self.top}" if by_best else "its own full depth"
+            return f"its own best layer, {self.top}" if self.top < self.depth else "its own full depth"
         seed = "" if needed.seed in (None, self.seed) else f" of seed {needed.seed}"
         layer = f"the best layer, {needed.full_layer}," if by_best else "the full depth"
         return f"{layer} of {run_name(Path(needed.baseline))}{seed}"

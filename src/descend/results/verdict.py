@@ -134,21 +134,18 @@ class Verdict(Part):
 
 def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
     """The verdict in words; ``data`` are what it was measured on."""
-    chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%} on {data}"
+    chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
     proven = [layer for layer in verdict.violated if layer not in chance]
     misses = "misses its bound" if len(chance) == 1 else "miss their bounds"
     missed = f"{_listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
-    if chance and verdict.missed:
-        few = f"{_listed(chance)} {misses} by {verdict.missed} on {data}; a lower --strength or --alpha asks for less"
-    elif chance:
-        few = f"{missed} on {data}"
     breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
     more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
     sentences: dict[Status, str] = {
         "not_asked": f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that.",
         "open": (
             f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
-            f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {few}."
+            f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed if chance else few} on "
+            f"{data}."
         ),
         "holds": f"Feasible: every constraint holds on {data}.",
         "undecided": (
@@ -161,6 +158,13 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
         "broken": f"INFEASIBLE: {_listed(proven) or 'some layers'} {breaks} on {data}.{more}",
     }
     return sentences[verdict.status]
+
+
+def missed_sentence(verdict: Verdict) -> str:
+    """Of an open verdict by how much bounds are missed, and what to lower; else empty."""
+    if verdict.status != "open" or not verdict.missed:
+        return ""
+    return f"These are missed by {verdict.missed}: a lower --strength or --alpha asks for less."
 
 
 def certificate_sentence(verdict: Verdict) -> str:

@@ -306,7 +306,8 @@ def evaluate_frozen(
         out: Where ``summary.json`` and ``groups.json`` are written.
         settings: Of that recipe, such as ``max_length``.
         most: Measure so many test samples; by default `MEASURED`.
-        compare_with: As `evaluate` takes it.
+        compare_with: The layer that counts as full depth, by default the ``best`` on validation data: the last one of a
+            model that was trained for something else has no special standing.
 
     Raises:
         InputError: If the model is of another kind or the data do not fit it, or ``out`` holds a foreign file, a run
@@ -375,7 +376,7 @@ def evaluate_frozen(
             ),
             name=parts.name,
             batches=batches,
-            compare_with=compare_with,
+            compare_with=compare_with or "best",
         )
         return evaluate_subject(subject, [latency, on_validation(subject, validation)], folder=out)
 
