@@ -80,4 +80,5 @@ def test_other_models_have_it_in_a_file_beside_them(tmp_path, make):
     assert known is not None and (known.method, known.seed) == ("linear", 0)
     (tmp_path / "saved" / TRAINED_FILE).write_text('{"theirs": 1}')
     ours.save_model(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / TRAINED_FILE).read_text()) == {"theirs": 1}
+    assert json.loads((tmp_path / "saved" / "descend.edited-1.json").read_text()) == {"theirs": 1}
+    assert read_trained(tmp_path / "saved") == known

@@ -7,6 +7,7 @@ public method is called, or refused when a trainer is made.
 import ast
 import json
 import math
+import re
 import runpy
 import sys
 from difflib import unified_diff
@@ -31,7 +32,7 @@ from transformers import (
 from trl import SFTTrainer
 from trl.scripts import sft
 
-from descend import DescentConfig, DescentTrainer, InputError
+from descend import DescentConfig, DescentTrainer, InputError, results
 from descend.results import CERTIFIED_FILE
 from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training import hf_hooks
@@ -114,7 +115,7 @@ PRIVATE = {
     "_get_grad_norm", "_get_output_dir", "_get_train_sampler", "_init_training_state", "_issue_warnings_after_load",
     "_load_best_model", "_load_from_checkpoint", "_load_optimizer_and_scheduler", "_prepare_dataset",
     "_prepare_for_training", "_prepare_inputs", "_push_from_checkpoint", "_remove_unused_columns", "_run_epoch",
-    "_save", "_save_checkpoint", "_set_signature_columns_if_needed", "_wrap_model",
+    "_save", "_save_checkpoint", "_send_telemetry", "_set_signature_columns_if_needed", "_wrap_model",
 }  # fmt: skip
 READ = {"_signature_columns", "_formatting_func", "_skip_prepare_dataset", "_tokenizer"}
 """Attributes that a trainer sets where it is made."""
@@ -512,14 +513,12 @@ def test_answers_that_max_length_cuts_off_are_counted(tmp_path, tokenizer, caplo
     made = partial(DescentSFTTrainer, causal(vocab_size=len(tokenizer)), processing_class=tokenizer)
     args = DescentSFTConfig(str(tmp_path), **QUIET, bf16=False, max_length=10, completion_only_loss=True)
     made(args, train_dataset=Dataset.from_list(rows), eval_dataset={"a": Dataset.from_list(rows[:6])})
-    told = [record.getMessage() for record in caplog.records if record.name == "descend.training.sft"]
-    assert [each.split("answer off in ")[1] for each in told] == [
-        "8 of 12 rows of the training data: left out.",
-        "4 of 6 rows of the a evaluation data: left out.",
+    told = [record.getMessage() for record in caplog.records if "max_length" in record.getMessage()]
+    assert [(each.split(" texts")[0], re.findall(r"(\d+) of them lose", each)) for each in told] == [
+        ("train data: 8 of 12", ["8"]),
+        ("a data: 4 of 6", ["4"]),
     ]
-    with pytest.raises(
-        InputError, match="max_length = 10 cuts the whole answer off in all 8 rows of the training data"
-    ):
+    with pytest.raises(InputError, match="max_length=10 cuts off the answer of all 8 rows of the train data set"):
         made(args, train_dataset=Dataset.from_list([row for row in rows if row["prompt"] == long]))
 
 
@@ -594,7 +593,8 @@ def test_the_trainers_model_is_the_users_before_in_and_after_training(tmp_path, 
     assert found.loss.dtype == torch.float32 and torch.equal(found.loss, ours.model(**batch).loss)
     assert ours.model.forward == forward and ours.model.num_parameters() > 0 and ours.state.total_flos > 0
     certified = tmp_path / CERTIFIED_FILE
-    certified.write_text('{"threshold": 0.9, "risk": 0.1, "confidence": 0.9, "noise": 0}')  # of the weights before
+    words = '{"threshold": 0.9, "risk": 0.1, "confidence": 0.9, "noise": 0}'  # of the weights before
+    results.put(certified, lambda part: part.write_text(words))
     ours.save_model()
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path).state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in ours.model.state_dict().items())

@@ -256,8 +256,10 @@ def finish(trainer: Any) -> None:
 
     verdict, out, asks = trainer.verdict, trainer.args.folder, trainer.method.asks
     place = shlex.quote(str(out))
-    words = f"{verdict_sentence(verdict, 'the validation data')} {missed_sentence(verdict)}".strip()
-    print(f"trained {out}" + (f": {words}" if asks else ""))
+    words = ""
+    if asks:
+        words = f": {verdict_sentence(verdict, 'the validation data')} {missed_sentence(verdict)}".rstrip()
+    print(f"trained {out}{words}")
     if not is_quiet():
         print(f"How many layers suffice: descend evaluate {place}", file=sys.stderr)
     if asks and not verdict.feasible:

@@ -428,6 +428,9 @@ class SFTHooks:
             dataset, self.processing_class, self.args, packing, self._formatting_func, name or "eval"
         )
 
+    def _send_telemetry(self: Any) -> None:
+        """Tell nobody that somebody trains."""
+
     def _prepare_dataset(
         self: Any, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, name: str
     ) -> Any:

@@ -1,13 +1,11 @@
 """DescentSFTTrainer: TRL's SFTTrainer under layerwise descent constraints."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, TrainingArguments
-from transformers.trainer_utils import has_length
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from trl.trainer.utils import create_model_from_path
@@ -24,8 +22,6 @@ from descend.training import DescentMixin
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import SFTHooks, refuse_arguments
 from descend.training.measuring import Predictions
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -93,9 +89,6 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     other_sums = 4
     other_metrics = ("entropy", "mean_token_accuracy", "num_tokens")
 
-    def _send_telemetry(self) -> None:
-        """Tell nobody that somebody trains."""
-
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """TRL's log entries: the last exit's mean token accuracy and entropy, and the tokens since training began."""
         right, entropy, targets, _ = sums.others.tolist()  # the losses' own counts begin again after a warm-up
@@ -143,10 +136,6 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
                 super(DescentMixin, self).__init__(model, args, *others, **kwargs)  # type: ignore[arg-type]
             except (ValueError, TypeError) as error:
                 raise error if isinstance(error, InputError) else InputError(reason(error)) from error
-        given = dict(zip(("data_collator", "train_dataset", "eval_dataset"), others, strict=False)) | kwargs
-        self._tell_cut("training", given.get("train_dataset"), self.train_dataset)
-        for name, before in self.evaluated(given.get("eval_dataset")).items():
-            self._tell_cut(f"{name} evaluation".lstrip(), before, self.evaluated(self.eval_dataset)[name])
         # TRL replaces the model's forward pass by a fused loss of the last layer: restore the original.
         vars(base).pop("forward", None)
         vars(base).update(forward)
@@ -154,27 +143,6 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         self._constrain(args, self.model, None, noise, sample)  # type: ignore[arg-type]
         self.objective.watches_tokens = True
         self._ready()
-
-    def _tell_cut(self, name: str, before: Any, after: Any) -> None:
-        """Say how many rows TRL has left out, because ``max_length`` cuts their whole answer off.
-
-        Args:
-            name: What the rows are, in words.
-            before: The rows as they were given.
-            after: The rows that TRL has prepared, packed or not.
-
-        Raises:
-            InputError: If no row is left.
-        """
-        if not (has_length(before) and has_length(after)) or self.args.max_length is None:
-            return
-        cut = f"max_length = {self.args.max_length} cuts the whole answer off"
-        if len(before) and not len(after):
-            raise InputError(
-                f"{cut} in all {len(before)} rows of the {name} data. Raise max_length, or shorten the prompts."
-            )
-        if len(after) < len(before) and not self.args.packing and self.is_world_process_zero():
-            logger.warning(f"{cut} in {len(before) - len(after)} of {len(before)} rows of the {name} data: left out.")
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
