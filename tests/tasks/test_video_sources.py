@@ -259,6 +259,16 @@ def test_frames_are_upright_as_exif_and_the_display_matrix_say(tmp_path, orienta
         assert np.abs(decoded(file)[0] - expected).mean() < 3, file
 
 
+def test_a_transparent_frame_is_turned_and_laid_on_white(tmp_path):
+    pixels = np.zeros((48, 64, 4), np.uint8)
+    pixels[:24, :, 3] = 255  # the upper half is black, the lower one transparent
+    exif = Image.Exif()
+    exif[0x112] = 3  # upside down
+    Image.fromarray(pixels).save(tmp_path / "frame.png", exif=exif)
+    frame = decoded(tmp_path / "frame.png")[0]
+    assert frame[: SIZE // 2 - 4].min() > 250 and frame[SIZE // 2 + 4 :].max() < 5
+
+
 def test_damaged_exif_costs_nothing(tmp_path):
     Image.new("L", (24, 16), 77).save(tmp_path / "odd.jpg", exif=b"Exif\0\0not a TIFF at all")
     assert decoded(tmp_path / "odd.jpg").mean() == 77

@@ -65,7 +65,9 @@ def kind_of(place: Path) -> str:
         return "mnli"
     if any(place.glob("*/*.txt")):
         return "labelled"
-    inside = " Expected folders of .txt files, or training data in .csv, .tsv or .jsonl." if place.is_dir() else ""
+    inside = (
+        " Expected folders of .txt files, or training data in .csv, .tsv, .jsonl or .json." if place.is_dir() else ""
+    )
     raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.{inside}")
 
 

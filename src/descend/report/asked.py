@@ -61,11 +61,12 @@ def asked(group: Group) -> Answer | None:
     statuses: list[Status] = [run.summary.status for run in runs]
     status = max(statuses, key=STATUSES.index)
     _, headline, advice = _WORDS[status]
-    missed = [found for run in runs if run.summary.status == status and (found := _missed(run.summary))]
+    missed = [run.summary for run in runs if run.summary.status == status and run.summary.missed]
     shown = status
     if status == "open" and missed:
         # Numbers first: few groups make them unsure, and not small.
-        headline, shown = f"{max(missed, key=len)}: open", "not_significant"
+        most = max(missed, key=lambda summary: len(summary.violated))
+        headline, shown = f"{_missed(most)}: open", "not_significant"
         advice = f"{advice} {_MEND}"
     if len(runs) > 1:
         headline += f": {statuses.count(status)} of {len(runs)} runs"

@@ -446,7 +446,7 @@ class SFTHooks:
                 "is left to learn. Give a larger max_length."
             )
         cut = without + sum(len(ids) >= longest for ids in found["input_ids"])
-        if cut and "input_ids" not in dataset.column_names and args.should_log:
+        if (without or (cut and "input_ids" not in dataset.column_names)) and args.should_log:
             logger.warning(
                 "%s data: %d of %d texts reach max_length=%d and are cut there; %d of them lose their whole answer and "
                 "are left out.",

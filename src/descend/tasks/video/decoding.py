@@ -52,9 +52,10 @@ def image_pictures(files: tuple[Path, ...]) -> Iterator[tuple[str, Image.Image]]
                     refuse_large(image.size, name)
                     if image.mode.startswith(("I", "F")):
                         raise InputError(f"{name} has mode {image.mode}; expected 8 bits per channel")
-                    picture = opaque(image).convert("L")
+                    picture: Image.Image = image
                     with suppress(Exception):  # damaged metadata must not cost the picture
-                        picture = ImageOps.exif_transpose(picture)
+                        picture = ImageOps.exif_transpose(image)
+                    picture = opaque(picture).convert("L")
                 yield name, picture
 
 
