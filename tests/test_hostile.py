@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
 
 from descend.cli import main, without_secrets
-from descend.cli.shown import Shown
+from descend.cli.escaped import Escaped
 from descend.errors import InputError
 from descend.models import load_model, refuse_unsafe
 from descend.models.loading import refuse_broken
@@ -118,7 +118,7 @@ def test_damaged_records_are_read_or_refused_in_words_and_in_time(model, tmp_pat
 )
 def test_control_characters_stand_as_escapes(text, shown):
     stream = io.StringIO()
-    Shown(stream).write(text)
+    Escaped(stream).write(text)
     assert stream.getvalue() == shown
 
 

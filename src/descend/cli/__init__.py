@@ -10,8 +10,8 @@ from importlib.metadata import version
 
 from descend import extras
 from descend.cli import commands, demo, runs
+from descend.cli.escaped import Escaped
 from descend.cli.parsing import COMPLETING, TALK, Parser, hyphenated, nearest, read
-from descend.cli.shown import Shown
 from descend.errors import (
     InputError,
     Interrupted,
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if odd := [word for word in rest if not plain_text(word)]:
         return _complain(f"expected arguments in UTF-8; got {shown(odd[0])}. Rename the file or folder.", 2)
     again = _how_to_go_on(name, rest)
-    streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), Shown(sys.stdout), Shown(sys.stderr)  # type: ignore[assignment]
+    streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), Escaped(sys.stdout), Escaped(sys.stderr)  # type: ignore[assignment]
     # A scheduler's SIGTERM stops a command as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     environment = {variable: os.environ[variable] for variable in TALK if variable in os.environ}

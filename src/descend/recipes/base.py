@@ -251,10 +251,10 @@ class Setup:
         return self.recipe.trainer(self, callbacks)
 
 
-def tell_read(name: str, read: str) -> None:
-    """Warn that files of other data than a run's own were passed over."""
-    if read:
-        logger.warning("%s: %s.", name, read)
+def tell(name: str, *notes: str) -> None:
+    """Warn of what was passed over or cut in other data than a run's own; an empty note is left out."""
+    for note in filter(None, notes):
+        logger.warning("%s: %s.", name, note.removesuffix("."))
 
 
 def absolute(path: str) -> str:

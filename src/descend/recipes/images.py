@@ -23,7 +23,7 @@ from descend.recipes.base import (
     head_numbers,
     is_unnamed,
     load_pretrained,
-    tell_read,
+    tell,
 )
 from descend.settings import DIGITS, GENERATED, ImageSettings
 from descend.tasks.images import ImageClassification
@@ -90,7 +90,7 @@ class ImageRecipe(ImageSettings, Recipe):
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test images of another data set, or all where it has no sides, and its name."""
         found = read_images(data)
-        tell_read(_named(data), found.read)
+        tell(_named(data), found.read)
         config = restored.model.saved.config
         side = found.sides.get("test", found.sides["train"])
         numbers = np.array(class_numbers(config, found.classes, config.name_or_path, _named(data)))

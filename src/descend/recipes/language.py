@@ -1,6 +1,5 @@
 """Instruction tuning of causal language models."""
 
-import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from descend.recipes.base import (
     check_words,
     config_of,
     load_pretrained,
+    tell,
 )
 from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings
 from descend.tasks.splits import split_groups
@@ -47,8 +47,6 @@ from descend.tasks.text import (
     tokenize_instructions,
 )
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
-
-logger = logging.getLogger(__name__)
 
 ADAPTERS = "adapter_config.json"
 
@@ -136,8 +134,7 @@ class LanguageRecipe(LanguageSettings, Recipe):
         if len(rows) < 2:
             raise InputError(f"{data} has no two prompts that leave room for an answer in {self.max_length} tokens.")
         name = " ".join([Path(data).stem, *(f"({note})" for note in self._notes(skipped, 0, 0))])
-        for note in self._notes({}, cut, len(rows)):
-            logger.warning("%s: %s", name, note)
+        tell(name, *self._notes({}, cut, len(rows)))
         return rows, name
 
     def _notes(self, skipped: dict[str, int], cut: int, rows: int) -> tuple[str, ...]:

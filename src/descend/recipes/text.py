@@ -1,6 +1,5 @@
 """Text classification with any pretrained encoder, and with UT on word embeddings, DistilBERT and RoBERTa."""
 
-import logging
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +42,7 @@ from descend.recipes.base import (
     has_classifier,
     head_numbers,
     load_pretrained,
-    tell_read,
+    tell,
 )
 from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts, sources_read
 from descend.settings import (
@@ -56,8 +55,6 @@ from descend.settings import (
 )
 from descend.tasks.text import Classification, learn_tokenizer, load_tokenizer, tokenize
 from descend.tasks.text.tokens import KEEP_MARKUP, count_cut
-
-logger = logging.getLogger(__name__)
 
 TELL_PAIRS_APART = ("bert", "albert", "electra", "deberta-v2")
 """Families that are told by ``token_type_ids`` which tokens are of the second text of a pair."""
@@ -121,11 +118,9 @@ class TextRecipe(TextSettings, Recipe):
         """Load the test side of another data set, and its name."""
         parts = CORPORA[self.dataset].read(data, self.keep_markup)
         texts, name = parts["test"], data_name(self.dataset, data)
-        tell_read(name, sources_read(data, parts.values()))
         encoded = self._encode(texts, restored.tokenizer, restored.model.saved.config)
         cut = count_cut(texts, encoded, restored.tokenizer, self.max_length)
-        for note in self._notes(cut, len(texts)):
-            logger.warning("%s: %s", name, note)
+        tell(name, sources_read(data, parts.values()), *self._notes(cut, len(texts)))
         return encoded, name
 
     def _notes(self, cut: int, texts: int) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ def folders_in(folder: Path) -> list[Path]:
     return sorted(each for each in inside if each.is_dir() and not is_litter(Path(each.name)))
 
 
-def said_side(name: str) -> tuple[str | None, str]:
+def side_and_other_words(name: str) -> tuple[str | None, str]:
     """The side that a name says, such as ``train`` for ``seg_Train``, and its other words, such as ``seg``."""
     name = re.sub(r"-\d{5}-of-\d{5}$", "", name)  # a shard of Hugging Face
     words = re.findall(r"[^\W\d_]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold())
@@ -73,7 +73,7 @@ def said_side(name: str) -> tuple[str | None, str]:
 
 def side_of(name: str) -> str | None:
     """The side that is all a name says: ``train``, ``test`` or ``validation``; None for another name."""
-    side, others = said_side(name)
+    side, others = side_and_other_words(name)
     return None if others else side
 
 
@@ -94,7 +94,7 @@ def sides_in(entries: Iterable[Path]) -> dict[str, Path]:
     """
     groups: dict[str, dict[str, Path]] = {}
     for entry in entries:
-        side, others = said_side(entry.name if entry.is_dir() else entry.stem)
+        side, others = side_and_other_words(entry.name if entry.is_dir() else entry.stem)
         if side is None:
             continue
         earlier = groups.setdefault(others, {}).setdefault(side, entry)
@@ -171,7 +171,7 @@ def _class_sides(root: Path) -> dict[str, Path]:
     """Side → the folder of its classes' folders."""
     folders = folders_in(root)
     sides = sides_in(folders)
-    said = {folder.name: said_side(folder.name)[0] for folder in folders}
+    said = {folder.name: side_and_other_words(folder.name)[0] for folder in folders}
     # Beside folders of another kind, one that holds no folders may be a class: train, bus and car.
     if None in said.values() and not any(folders_in(folder) for folder in sides.values()):
         return {"train": root}

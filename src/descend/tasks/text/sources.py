@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 from descend.errors import InputError, reason, refuse, refusing
 from descend.progress import counted
 from descend.reading import is_litter, is_path, json_objects, lines, plain_text, read_text, refuse_ways_out, shown
-from descend.tasks.folders import class_files, class_name, class_order, folders_in, said_side, sides_in
+from descend.tasks.folders import class_files, class_name, class_order, folders_in, side_and_other_words, sides_in
 from descend.tasks.splits import TEST_SHARE, split_classes
 from descend.tasks.text.tokens import cleaned
 
@@ -90,7 +90,7 @@ def read_mnli(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     refuse_ways_out(root, files)
     sides: dict[str, list[Path]] = {"train": [], "test": [], "validation": []}
     for file in files:
-        side, _ = said_side(file.stem)
+        side, _ = side_and_other_words(file.stem)
         if side is not None and not file.stem.lower().endswith(("mismatched", "test_matched")):
             sides[side].append(file)
     if not sides["test"]:
@@ -154,7 +154,7 @@ def side_tables(root: Path) -> dict[str, Path]:
         for file in (sorted(root.iterdir()) if root.is_dir() else ())
         if file.suffix.lower() in TABLES and file.is_file() and not is_litter(Path(file.name))
     ]
-    if not any(said_side(file.stem)[0] == "train" and "text" in columns(file) for file in tables):
+    if not any(side_and_other_words(file.stem)[0] == "train" and "text" in columns(file) for file in tables):
         return {}
     return sides_in(tables)
 

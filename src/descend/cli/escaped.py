@@ -10,7 +10,7 @@ MOVES = re.compile(r"(?:\r|\n|\x1b\[A)*")
 """What bars of progress write between their texts."""
 
 
-class Shown:
+class Escaped:
     """A text stream in front of another one, in which control characters become escapes.
 
     Args:
