@@ -144,11 +144,11 @@ def test_every_step_is_that_of_cooper(name):
 
 
 def test_the_gap_between_two_groups_ends_at_its_bound():
-    """Without the constraint it is .35; the two sides of the bound share no multiplier."""
+    """Without the constraint it is −.245; only one side of the bound has a multiplier."""
     *_, (w, multipliers) = ours(CASES["a gap between groups"], 3000)
     _, first, second = groups(w).tolist()
-    assert abs(abs(first - second) - 0.05) < 1e-4
-    assert (multipliers > 0).sum() == 1
+    assert first - second == pytest.approx(-0.05, abs=1e-4)
+    assert multipliers[0] == 0 < multipliers[1]
 
 
 def test_the_projection_on_a_cone_fulfils_its_conditions():
