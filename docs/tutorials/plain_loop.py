@@ -99,5 +99,6 @@ plt.show()
 # What next
 # ---------
 # With accumulation, or batches of unequal size, ``dual.observe(sums, count)`` takes each micro-batch's losses summed
-# over its samples. Other constraints than those of layers: :doc:`/guides/constraints`.
-# ``DescentProblem(depth=6, alpha=0.1, stop_gradient=False)`` with ``optimizer="adam"`` is eq. (4) and (5): :doc:`/explanation/method`. ``dual.state_dict()`` belongs into your checkpoint.
+# over its samples. ``DescentProblem(depth=6, alpha=0.1, stop_gradient=False)`` with ``optimizer="adam"`` is
+# eq. (4) and (5): :doc:`/explanation/method`. Other constraints than those of layers: :doc:`/guides/constraints`.
+# ``dual.state_dict()`` belongs into your checkpoint.
