@@ -115,6 +115,12 @@ def test_its_commands_run(run, page):
         assert scope["cleaned"].shape == (6, 160, 160) and scope["after_3"].shape == (3, 160, 160)
 
 
+def test_a_constraint_of_ones_own(capsys):
+    scope: dict = {}
+    exec(*python_blocks(GUIDES / "constraints.md"), scope)
+    assert scope["gap"] == pytest.approx(0.05, abs=1e-3) and scope["dual"].multipliers.max() > 0.01
+
+
 def test_resume_in_a_script():
     trainer = Mock()
     exec(*python_blocks(GUIDES / "resume.md"), {"trainer": trainer})

@@ -82,8 +82,7 @@ for _ in range(150):
     dual.lagrangian(losses).backward()
     optimizer.step()
     optimizer.zero_grad()
-    dual.observe(losses.detach())
-    dual.step()
+    dual.step(losses.detach())
 
 # sphinx_gallery_start_ignore
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")

@@ -48,10 +48,10 @@ def batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Te
 
 
 # %%
-# Two loops, four lines apart
-# ---------------------------
-# Plain training calls ``losses[-1].backward()``. Constrained training calls ``backward`` on the Lagrangian, shows the
-# losses to ``dual`` and lets it step: multipliers rise where a layer misses its bound and fall where it meets it.
+# Two loops, two lines apart
+# -------------------------
+# Plain training calls ``losses[-1].backward()``. Constrained training calls ``backward`` on the Lagrangian, and lets
+# ``dual`` step on the losses: multipliers rise where a layer misses its bound and fall where it meets it.
 #
 # ``GeometricTarget`` takes each layer's bound from the losses. Its ``strength``, 0 to 1, says how much of the descent
 # the early layers must do. ``optimizer="price"`` goes with it, and needs to know the number of steps.
@@ -71,8 +71,7 @@ for method in ("plain", "constrained"):
             losses[-1].backward()
         else:
             dual.lagrangian(losses).backward()
-            dual.observe(losses.detach())
-            dual.step()
+            dual.step(losses.detach())
             paths.append(dual.multipliers[1:].clone())
         optimizer.step()
         optimizer.zero_grad()
@@ -101,4 +100,5 @@ plt.show()
 # ---------
 # With accumulation, or batches of unequal size, ``dual.observe(sums, count)`` takes each micro-batch's losses summed
 # over its samples. ``DescentProblem(depth=6, alpha=0.1, stop_gradient=False)`` with ``optimizer="adam"`` is
-# eq. (4) and (5): :doc:`/explanation/method`. ``dual.state_dict()`` belongs into your checkpoint.
+# eq. (4) and (5): :doc:`/explanation/method`. Other constraints than those of layers: :doc:`/guides/constraints`.
+# ``dual.state_dict()`` belongs into your checkpoint.

@@ -10,7 +10,7 @@ from descend.errors import InputError, NonFiniteLossError
 from descend.extras import lazy_names
 
 if TYPE_CHECKING:
-    from descend.core import DescentProblem, GeometricTarget, PrimalDual
+    from descend.core import DescentProblem, GeometricTarget, PrimalDual, Problem, Target
     from descend.inference import DescentClassifier
     from descend.inference.denoiser import DescentDenoiser
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
@@ -37,6 +37,8 @@ __all__ = [
     "NonFiniteLossError",
     "Objective",
     "PrimalDual",
+    "Problem",
+    "Target",
     "Task",
     "UTConfig",
     "configure",
@@ -45,7 +47,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "core": ("DescentProblem", "GeometricTarget", "PrimalDual"),
+    "core": ("DescentProblem", "GeometricTarget", "PrimalDual", "Problem", "Target"),
     "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "layered"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),

@@ -1,17 +1,16 @@
-"""Layerwise descent constraints and their primal-dual solution, in terms of a vector of layer losses only."""
+"""Layerwise descent constraints, or others, and their primal-dual solution, in terms of a vector of losses only."""
 
 from descend.core.losses import LossSums
-from descend.core.outlook import Outlook
 from descend.core.primal_dual import PrimalDual
-from descend.core.problem import DescentProblem
+from descend.core.problem import DescentProblem, Problem
 from descend.core.targets import GeometricTarget, StepTarget, Target, refuse_negative
 
 __all__ = [
     "DescentProblem",
     "GeometricTarget",
     "LossSums",
-    "Outlook",
     "PrimalDual",
+    "Problem",
     "StepTarget",
     "Target",
     "refuse_negative",

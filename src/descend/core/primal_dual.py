@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
 from descend.core.losses import LossSums
-from descend.core.problem import DescentProblem
+from descend.core.problem import Problem
 from descend.core.rules import LEARNING_RATES, rule
 from descend.errors import InputError, NonFiniteLossError, RanksDifferError, refuse
 
@@ -16,8 +16,11 @@ SLACK_SHARE = 0.1
 """The share of its distance to ρλ that explicit slack goes in a step by default."""
 
 
-class PrimalDual:
-    r"""The multipliers λ ≥ 0 of a `DescentProblem`, the slack u of its constraints, and when they move.
+P = TypeVar("P", bound=Problem)
+
+
+class PrimalDual(Generic[P]):
+    r"""The multipliers λ ≥ 0 of a `Problem`, the slack u of its constraints, and when they move.
 
     .. math::
         \lambda \leftarrow [\lambda + \mathrm{step}(g - u)]_+
@@ -38,16 +41,17 @@ class PrimalDual:
     Σ w_l f_l with the `weights`, known before the forward pass. In a loop of your own one training step is::
 
         dual.lagrangian(losses).backward()
-        optimizer.step(); optimizer.zero_grad()
-        dual.observe(losses.detach()); dual.step()
+        optimizer.step()
+        optimizer.zero_grad()
+        dual.step(losses.detach())
 
-    With accumulation call `observe` once per micro-batch, and `step` once per optimizer step, or `skip` if a gradient
-    scaler skipped it. In a process group sums and counts are added over the ranks, so every rank holds the same
-    multipliers; each dual step checks that. All vectors have L+1 entries, on the CPU in double precision; entry 0 is
-    the cap's.
+    With accumulation call `observe` once per micro-batch, and `step` without losses once per optimizer step, or `skip`
+    if a gradient scaler skipped it. In a process group sums and counts are added over the ranks, so every rank holds
+    the same multipliers; each dual step checks that. Losses are any V values, multipliers and slack K numbers, one per
+    constraint, on the CPU in double precision. Of a `DescentProblem` both are L+1, and entry 0 is the cap's.
 
     Args:
-        problem: The constrained problem.
+        problem: The constrained problem, such as a `DescentProblem`.
         lr: η_λ, the dual learning rate; by default 0.03, or 500 per run for ``"price"``.
         optimizer: ``"sgd"``, ``"adam"`` (the paper's, whose λ cycles at 0.03), ``"nupi"`` or ``"price"`` (for a
             `GeometricTarget`).
@@ -70,7 +74,7 @@ class PrimalDual:
 
     def __init__(
         self,
-        problem: DescentProblem,
+        problem: P,
         lr: float | None = None,
         optimizer: str = "sgd",
         resilience: float = 0.0,
@@ -102,12 +106,17 @@ class PrimalDual:
                 f"explicit slack needs a positive resilience; got {resilience}. For hard constraints use "
                 "slack='implicit'.",
             ),
+            (
+                slack == "explicit" and every == "epoch",
+                "explicit slack restarts at 0 after every epoch, so with one dual step an epoch it would stay at 0. "
+                "Use slack='implicit', or a number of steps for every.",
+            ),
         )
         self.problem, self.warmup, self.every, self.resilience = problem, warmup, every, resilience
         self.steps = 0
         self.moved = False  # whether a dual step was taken, in this run or in the one that it resumes
         lr = LEARNING_RATES.get(optimizer, 0.0) if lr is None else lr  # `rule` names an unknown optimizer
-        self._multipliers = torch.zeros(problem.depth + 1, dtype=torch.float64, device="cpu")
+        self._multipliers = torch.zeros(len(problem.in_force), dtype=torch.float64, device="cpu")
         self._ascent = rule(self._multipliers, optimizer, lr, options or {}, maximize=True)
         self._multipliers[problem.in_force] = getattr(self._ascent, "start", 0.0)
         if horizon is not None:
@@ -121,19 +130,20 @@ class PrimalDual:
             self._kind += f", slack_optimizer={self._slack_rule!r}"
             self._restart_slack()
         # The losses at which a target takes its coefficients; ones before the first losses.
-        self._reference = torch.ones(problem.depth + 1, dtype=torch.float64, device="cpu")
-        self._totals = LossSums(problem.depth)  # on this rank since the last dual step
-        self._pending = LossSums(problem.depth)  # in the current primal step
+        self._reference = torch.ones_like(problem.objective)
+        # Σ f and the number of targets, (V+1,), on this rank: since the last dual step, and in the current primal step.
+        self._totals = torch.zeros(len(problem.objective) + 1, dtype=torch.float64, device="cpu")
+        self._pending = torch.zeros_like(self._totals)
         self._observed = False
 
     @property
     def multipliers(self) -> Tensor:
-        """λ ≥ 0, (L+1,); 0 where a constraint is not in force."""
+        """λ ≥ 0, (K,); 0 where a constraint is not in force."""
         return self._multipliers.clone()
 
     @property
     def slack(self) -> Tensor:
-        """u, (L+1,), in the `Target.units` of the violations."""
+        """u, (K,), in the `Target.units` of the violations."""
         return self._slack.clone() if self._explicit else self.resilience * self._multipliers
 
     def plan(self, steps: int) -> None:
@@ -157,10 +167,10 @@ class PrimalDual:
 
     @property
     def weights(self) -> Tensor:
-        """w_0 … w_L, shape (L+1,), the next primal step's weight of each loss, known before the forward pass.
+        """w_0 … w_L, (V,), the next primal step's weight of each loss, known before the forward pass.
 
-        The ratio form is linearized at the last step's losses, and a `GeometricTarget` at their running mean; so the
-        gradient of `lagrangian`, which the ratio form takes at the current losses, may differ from these.
+        A constraint that is not linear is linearized at the last step's losses, and a `GeometricTarget` at their
+        running mean; so the gradient of `lagrangian`, taken at the current losses, may differ from these.
         """
         if not self.warm:
             return self.problem.objective.clone()
@@ -178,35 +188,39 @@ class PrimalDual:
     def observe(self, sums: Tensor | LossSums, count: Tensor | float = 1.0) -> None:
         """Add a batch's losses to those that the next dual step averages: Σ sums / Σ count over batches and ranks.
 
-        Mean losses with the count 1 do if all batches have the same size. No device is waited for.
+        Mean losses with the count 1 do if all batches have the same size.
 
         Args:
-            sums: Detached losses summed over the batch's targets, (L+1,), or with their counts.
+            sums: Detached losses summed over the batch's targets, (V,), or with their counts.
             count: The number of targets in the sums; 0 for a batch without any. Not used with `LossSums`.
 
         Raises:
             InputError: If the losses are not detached, or the count is no number of samples.
         """
-        if not isinstance(sums, LossSums):
-            self.problem._check(sums)
-            number = float(count)
-            refuse(
-                (sums.requires_grad, "observe takes detached losses: pass losses.detach()."),
-                (
-                    not 0 <= number < math.inf,
-                    f"count must be the number of samples in the sums, at least 0; got {number}.",
-                ),
-                (
-                    not number and bool(sums.any()),
-                    "a count of 0 needs sums of 0; got others. Give the number of samples.",
-                ),
-            )
-            sums = LossSums.of(sums, number, self.problem.depth)
+        if isinstance(sums, LossSums):
+            count = sums.targets
+            sums = sums.values
+        self.problem.check_shape(sums)
+        number = float(count)
+        refuse(
+            (sums.requires_grad, "observe takes detached losses: pass losses.detach()."),
+            (
+                not 0 <= number < math.inf,
+                f"count must be the number of samples in the sums, at least 0; got {number}.",
+            ),
+            (
+                not number and bool(sums.any()),
+                "a count of 0 needs sums of 0; got others. Give the number of samples.",
+            ),
+        )
         self._observed = True
-        self._pending.add(sums)
+        self._pending += torch.cat([_double(sums), _double([number])])
 
-    def step(self) -> bool:
+    def step(self, losses: Tensor | LossSums | None = None) -> bool:
         """Count a primal step, and take the dual step if it is due.
+
+        Args:
+            losses: Detached mean losses of the batch, (V,), to `observe` first; None if they were observed.
 
         Returns:
             Whether the multipliers moved.
@@ -216,23 +230,25 @@ class PrimalDual:
             RanksDifferError: If the ranks of a process group hold different multipliers or slack; none has moved.
             InputError: If nothing was observed, or the target can't bound a loss.
         """
+        if losses is not None:
+            self.observe(losses)
         warm = self.warm
         self.steps += 1
         self._close_step()
-        if not warm:
-            self._totals.clear()
+        if not warm or not self.problem.constrained:
+            self._totals.zero_()
         due = warm and self.every != "epoch" and not (self.steps - self.warmup) % self.every
         if not due or not self.problem.constrained:
             return False
         moved = self._ascend()  # before the check below: it has a collective, which all ranks must enter
         observed, self._observed = self._observed, False
         if not moved and not observed:
-            raise InputError("no losses to step on: call observe(losses.detach()) before step().")
+            raise InputError("no losses to step on: call step(losses.detach()), or observe(losses.detach()) before it.")
         return moved
 
     def skip(self) -> None:
         """Drop the losses observed since the last step, because the primal step was not taken."""
-        self._pending.clear()
+        self._pending.zero_()
         self._observed = False
 
     def end_epoch(self) -> None:
@@ -286,7 +302,7 @@ class PrimalDual:
     def _vectors(self) -> dict[str, Tensor]:
         """The vectors of the state by name."""
         slack = {"slack": self._slack} if self._explicit else {}
-        sums = {"totals": self._totals.numbers, "pending": self._pending.numbers}
+        sums = {"totals": self._totals, "pending": self._pending}
         return {"multipliers": self._multipliers, "reference": self._reference, **sums, **slack}
 
     @property
@@ -297,9 +313,8 @@ class PrimalDual:
 
     def _close_step(self) -> None:
         """Count the losses of this primal step among those of the next dual step."""
-        if self.problem.constrained:
-            self._totals.add(self._pending)
-        self._pending.clear()
+        self._totals += self._pending
+        self._pending.zero_()
 
     def _restart_slack(self) -> None:
         self._slack = torch.zeros_like(self._multipliers)
@@ -314,14 +329,12 @@ class PrimalDual:
         values.clamp_(min=0.0)
 
     def _over_ranks(self) -> Tensor:
-        """Σ f_l and their count since the last dual step, over all ranks, (L+2,); all must hold the same λ and u.
-
-        One count is enough, because steps that move λ read every exit.
+        """The sums since the last dual step over all ranks, (V+1,); all ranks must hold the same λ and u.
 
         They do if a weighted sum s of λ and u obeys R Σs² = (Σs)² over the R ranks, up to rounding on different
         processors; a rank that differs by √R millionths of s raises an error on all.
         """
-        totals = torch.cat([self._totals.values, self._totals.counts[-1:]])
+        totals = self._totals.clone()
         if not (distributed.is_available() and distributed.is_initialized()):
             return totals
         held = torch.cat([self._multipliers, self.slack])
@@ -344,14 +357,14 @@ class PrimalDual:
     def _ascend(self) -> bool:
         """Take the dual step with the mean losses over all ranks; return False if no rank has observed any."""
         totals = self._over_ranks()
-        self._totals.clear()
+        self._totals.zero_()
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
         memory = self.problem.target.memory if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
-        units = self.problem.target.units(reference).where(self.problem.in_force, 1.0)
-        gap = self.problem.violations(losses, reference) / units
+        units = self.problem.target.units(reference)
+        gap = self.problem.violations(losses, reference) / torch.where(self.problem.in_force, units, 1.0)
         if not torch.cat([losses, gap]).isfinite().all():
             raise NonFiniteLossError(f"a loss or a violation is not finite: {losses.tolist()}, {gap.tolist()}.")
         self._reference, self.moved = reference, True

@@ -1,8 +1,8 @@
-"""Targets: the bound that each layer's loss must reach, as a function of the layer losses.
+"""Targets: what must hold of a vector of values. One method makes a constraint: `Target.violations`.
 
-A target gives `DescentProblem` the right-hand sides of its constraints f_l ≤ bound_l. `StepTarget` is the paper's,
-eq. (4). `GeometricTarget` is the default of training. What a loss compares predictions with has the same name in
-`descend.tasks`; the two never meet.
+The values are mostly the layer losses f_0 … f_L, but any vector will do: losses of groups, an objective and a rate.
+`StepTarget` is the paper's, eq. (4). `GeometricTarget` is the default of training. What a loss compares predictions
+with has the same name in `descend.tasks`; the two never meet.
 """
 
 from abc import ABC, abstractmethod
@@ -26,132 +26,170 @@ as equal."""
 
 
 class Target(ABC):
-    """The bounds of the constraints of a model of L layers.
+    """What must hold of a vector of V values: K constraints g(v) ≤ 0.
 
-    Every vector is (L+1,): entry l is that of layer l's constraint, entry 0 the cap's. Callers ignore entries whose
-    constraint is not in force. ``losses`` are f_0 … f_L. ``reference`` are the losses from which a target computes its
-    coefficients: a running mean in training, the losses themselves in a verdict.
+    `violations` is enough for a constraint of one's own; the rest has defaults. A bound either way on the gap between
+    the losses of two groups, of the values (loss, loss of group 0, loss of group 1)::
+
+        class GroupGap(Target):
+            def violations(self, values):
+                gap = values[1] - values[2]
+                return torch.stack([gap, -gap]) - 0.05
+
+    The targets of layers have K = V = L+1: entry l is layer l's constraint, entry 0 the cap's.
 
     Attributes:
-        first: The exit where the chain starts; the constraints of layers up to it are not in force.
-        memory: The decay of the moving average of the losses that is the reference, in [0, 1); 0 for the last losses.
-        normalized: Whether the layers' weights in the primal step are scaled to the objective's sum. The size of the
+        first: The exit where a chain of layers starts; the constraints of layers up to it are not in force.
+        signed: Whether values may be below 0. Others are refused, since a share of a negative loss lies above it.
+        memory: The decay of the moving average of the values that is the reference, in [0, 1); 0 for the last values.
+        normalized: Whether the values' weights in the primal step are scaled to the objective's sum. The size of the
             gradient then does not change with the multipliers, which matters for Adam's second moments.
     """
 
-    first: int
+    first: int = 0
+    signed: bool = False
     memory: float = 0.0
     normalized: bool = False
 
     @abstractmethod
-    def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """The right-hand side of each constraint."""
+    def violations(self, values: Tensor) -> Tensor:
+        """g(v), (K,): positive where a constraint is violated. The primal step differentiates it by autograd."""
 
-    def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """Left-hand side minus right-hand side, positive if violated; by default f_l − bound_l."""
-        return losses - self.bounds(losses, reference)
+    def violations_at(self, values: Tensor, reference: Tensor) -> Tensor:
+        """As `violations`, with coefficients from a reference, a running mean in training. The default has none."""
+        return self.violations(values)
 
-    @abstractmethod
-    def pieces(self, losses: Tensor) -> list[Tensor]:
-        """Smooth functions of the losses, each (L+1,): the violation is max(pieces[0], min(pieces[1:])).
+    def in_force(self, size: int) -> Tensor:
+        """Which of the violations of ``size`` values are constraints, (K,), bool; by default all."""
+        violations = self.violations(torch.ones(size, dtype=torch.float64, device="cpu"))
+        return torch.ones_like(violations, dtype=torch.bool)
 
-        Verdicts alone use them: where two bounds tie, the violation has a kink, and one slope does not tell how it
-        varies. They are differentiated in the losses of both sides, whatever the primal step does.
-        """
+    def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
+        """The gradient of Σ_k λ_k g_k in the values, (V,), at the reference."""
+        with torch.enable_grad():
+            at = reference.detach().to(multipliers).requires_grad_()
+            return torch.autograd.grad(multipliers.detach() @ self.violations(at), at)[0]
 
     def units(self, reference: Tensor) -> Tensor:
-        """The unit in which the dual step measures each violation; by default 1, and always 1 for the cap."""
-        return torch.ones_like(reference)
+        """The unit in which the dual step measures each violation, (K,) or a scalar; by default 1."""
+        return torch.ones_like(reference[0])
 
-    @abstractmethod
-    def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
-        """The gradient of the constraints' part of the Lagrangian with respect to the losses, at ``reference``.
+    def pieces(self, values: Tensor) -> list[Tensor]:
+        """Smooth functions of the values, each (K,): the violation is max(pieces[0], min(pieces[1:])).
 
-        ``multipliers`` are 0 where a constraint is not in force.
+        Verdicts alone use them: where two bounds tie, the violation has a kink, and one slope does not tell how it
+        varies. They are differentiated in the values of both sides, whatever the primal step does.
         """
+        return [self.violations(values)]
 
-    @abstractmethod
-    def penalties(self, losses: Tensor) -> Tensor:
-        """The contribution of each violation to the merit, in units of the losses."""
+    def bounds(self, values: Tensor) -> Tensor:
+        """The right-hand side of each constraint, (K,), where K = V; by default v − g."""
+        return values - self.violations(values)
 
-    def refuse_negative(self, losses: Tensor) -> None:
-        """Raise an `InputError` for losses that this target can't bound; by default for any below 0."""
-        refuse_negative(losses)
+    def penalties(self, values: Tensor) -> Tensor:
+        """The contribution of each violation to the merit, (K,), in units of the values; by default [g]₊."""
+        return self.violations(values).clamp(min=0.0)
+
+    def check(self, values: Tensor) -> None:
+        """Raise an `InputError` for values that this target can't bound; by default for any below 0."""
+        if not self.signed:
+            refuse_negative(values)
+
+
+class AtMostZero(Target):
+    """Constraint values themselves: after the first value, which is the objective, each must be at most 0."""
+
+    signed = True
+
+    def violations(self, values: Tensor) -> Tensor:
+        """v_1 … v_K."""
+        return values[1:]
 
 
 class StepTarget(Target):
-    """The paper's target, eq. (4): f_l ≤ (1−α_l) f_{l−1}, and its cap.
+    """The paper's target, eq. (4): f_l ≤ (1−α_l) f_{l−1}, and f_cap_layer ≤ cap. Without α nothing is in force.
 
     Args:
-        alpha: α_1 … α_L, each in (0, 1).
+        depth: L, the number of layers.
+        alpha: α in (0, 1), one for all layers or one per layer (L numbers); None for ERM.
+        cap: The bound on the loss of exit ``cap_layer``; None for none. It is ignored without α.
         first: The exit where the chain starts; the constraints of layers up to it are not in force.
         form: ``"difference"``, the paper's, or ``"ratio"``: f_l / f_{l−1} ≤ 1−α_l.
         stop_gradient: Treat the right-hand side as a constant in the primal step.
-        cap: The bound on the loss of the exit ``cap_layer``.
-        cap_layer: That exit.
+        cap_layer: The exit that the cap bounds; by default ``first``.
+
+    Raises:
+        InputError: If an argument is outside its range.
     """
 
     def __init__(
         self,
-        alpha: Sequence[float],
-        first: int,
-        form: Form,
-        stop_gradient: bool,
-        cap: float,
-        cap_layer: int,
+        depth: int,
+        alpha: Steps | None = None,
+        cap: float | None = None,
+        *,
+        first: int = 0,
+        form: Form = "difference",
+        stop_gradient: bool = True,
+        cap_layer: int | None = None,
     ):
-        self.rates = 1 - torch.tensor([0.0, *alpha], dtype=torch.float64, device="cpu")  # 1 − α is computed only here
+        refuse(
+            (form not in ("difference", "ratio"), f"form must be 'difference' or 'ratio'; got {form!r}."),
+            (
+                cap is not None and not 0 < cap < float("inf"),
+                f"cap must be a positive bound on the first loss, or None for none; got {cap}.",
+            ),
+            (
+                cap_layer is not None and not 0 <= cap_layer <= depth,
+                f"cap_layer must be from 0 to depth = {depth}; got {cap_layer}.",
+            ),
+        )
+        self.alpha = None if alpha is None else step_sizes(alpha, depth)
+        self.cap = cap if self.alpha else None
+        self.cap_layer = first if cap_layer is None else cap_layer
         self.first, self.form, self.stop_gradient = first, form, stop_gradient
-        self.cap, self.cap_layer = cap, cap_layer
+        rates = [0.0, *(self.alpha or [0.0] * depth)]
+        self.rates = 1 - torch.tensor(rates, dtype=torch.float64, device="cpu")  # 1 − α is computed only here
+        self._in_force = (torch.arange(depth + 1, device="cpu") > first) & (self.alpha is not None)
+        self._in_force[0] = self.cap is not None
 
-    def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """(1−α_l) f_{l−1}, or 1−α_l in the ratio form; the cap at entry 0."""
-        rates = self.rates.to(losses)
-        bounds = rates * _before(losses) if self.form == "difference" else rates
-        return torch.cat([losses.new_tensor([self.cap]), bounds[1:]])
+    def in_force(self, size: int) -> Tensor:
+        """Layers after ``first`` if there is an α, and the cap."""
+        return self._in_force.clone()
 
-    def violations(self, losses: Tensor, reference: Tensor) -> Tensor:
+    def violations(self, values: Tensor) -> Tensor:
         """f_l − (1−α_l) f_{l−1}, or f_l / f_{l−1} − (1−α_l); f_cap_layer − cap at entry 0."""
-        return self._above(losses, losses.detach() if self.stop_gradient else losses, self.form)
+        return self._above(values, values.detach() if self.stop_gradient else values, self.form)
 
-    def pieces(self, losses: Tensor) -> list[Tensor]:
+    def pieces(self, values: Tensor) -> list[Tensor]:
         """The violations, differentiated through both sides."""
-        return [self._above(losses, losses, self.form)]
+        return [self._above(values, values, self.form)]
 
-    def penalties(self, losses: Tensor) -> Tensor:
+    def bounds(self, values: Tensor) -> Tensor:
+        """(1−α_l) f_{l−1}, or 1−α_l in the ratio form; the cap at entry 0."""
+        rates = self.rates.to(values)
+        bounds = rates * before(values) if self.form == "difference" else rates
+        return torch.cat([values.new_tensor([self.cap or 0.0]), bounds[1:]])
+
+    def penalties(self, values: Tensor) -> Tensor:
         """[f_l − (1−α_l) f_{l−1}]₊ in both forms, and [f_cap_layer − cap]₊."""
-        return self._above(losses, losses, "difference").clamp(min=0.0)
+        return self._above(values, values, "difference").clamp(min=0.0)
 
-    def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
-        """λ_l − (1−α_{l+1}) λ_{l+1}; λ_l with ``stop_gradient``; those of the ratio form at ``reference``."""
-        multipliers = multipliers.clone()
-        of_cap, multipliers[0] = multipliers[0].clone(), 0.0
-        if self.form == "difference":
-            slopes, returned = multipliers.clone(), self.rates.to(multipliers) * multipliers
-        else:
-            at = reference.detach().to(multipliers)
-            divisors = self._divisors(_before(at))
-            slopes, returned = multipliers / divisors, multipliers * at / divisors**2
-        if not self.stop_gradient:
-            slopes[:-1] -= returned[1:]
-        slopes[self.cap_layer] += of_cap
-        return slopes
-
-    def refuse_negative(self, losses: Tensor) -> None:
+    def check(self, values: Tensor) -> None:
         """Raise an `InputError` for a loss of 0 or less in a denominator: dividing by it tells nothing of descent."""
-        if self.form == "ratio" and bool((losses[self.first : -1] <= 0).any()):
-            raise InputError(f"the ratio form needs positive losses; got {losses.tolist()}. Use form='difference'.")
+        if self.form == "ratio" and bool((values[self.first : -1] <= 0).any()):
+            raise InputError(f"the ratio form needs positive losses; got {values.tolist()}. Use form='difference'.")
 
     def _above(self, losses: Tensor, right: Tensor, form: Form) -> Tensor:
         """The violations, where the losses on the right-hand side are ``right``."""
-        rates, before = self.rates.to(losses), _before(right)
-        above = losses - rates * before if form == "difference" else losses / self._divisors(before) - rates
-        return torch.cat([losses[self.cap_layer, None] - self.cap, above[1:]])
-
-    def _divisors(self, before: Tensor) -> Tensor:
-        # 1 for constraints that are not in force, where a loss of 0 would make the gradient 0·∞ = NaN.
-        in_force = torch.arange(len(before), device=before.device) > self.first
-        return torch.where(in_force, before, 1.0)
+        in_force, rates, divisors = self._in_force.to(losses.device), self.rates.to(losses), before(right)
+        if form == "ratio":
+            divisors = divisors.where(in_force, 1.0)  # a loss of 0 elsewhere would make the gradient 0·∞ = NaN
+            above = losses / divisors - rates
+        else:
+            above = losses - rates * divisors
+        of_cap = losses[self.cap_layer, None] - (self.cap or 0.0)
+        return torch.cat([of_cap, above[1:]]).where(in_force, 0.0)
 
 
 class GeometricTarget(Target):
@@ -202,63 +240,78 @@ class GeometricTarget(Target):
         )
         self.strength, self.first, self.margin = float(strength), first, margin
 
-    def bounds(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """min(step_l, line_l); the loss itself where no constraint is in force."""
-        bound = self._candidates(losses, reference).gather(0, self._chosen(reference)[None])[0]
-        return torch.cat([losses[: self.first + 1], bound])
+    def in_force(self, size: int) -> Tensor:
+        """The layers after ``first``."""
+        return torch.arange(size, device="cpu") > self.first
 
-    def pieces(self, losses: Tensor) -> list[Tensor]:
+    def violations(self, values: Tensor) -> Tensor:
+        """f_l − min(step_l, line_l); 0 where no constraint is in force."""
+        return self.violations_at(values, values.detach())
+
+    def violations_at(self, values: Tensor, reference: Tensor) -> Tensor:
+        """As `violations`, with r, b and the choice of the bound from the reference."""
+        return values - self._lower(values, values.detach(), reference)
+
+    def bounds(self, values: Tensor) -> Tensor:
+        """min(step_l, line_l); the loss itself where no constraint is in force."""
+        return self._lower(values, values, values)
+
+    def pieces(self, values: Tensor) -> list[Tensor]:
         """f_l less step_l, and less each of the two lines."""
-        return [losses - torch.cat([losses[: self.first + 1], bound]) for bound in self._candidates(losses, losses)]
+        unbounded, floor = values[: self.first + 1], self._floor(values)
+        distances = self._distances(values, values, values)
+        return [values - torch.cat([unbounded, floor + distance]) for distance in distances]
 
     def units(self, reference: Tensor) -> Tensor:
         """f_{l−1}, so that violations are relative."""
-        return _positive(_before(reference))
+        return _positive(before(reference))
 
     def slopes(self, multipliers: Tensor, reference: Tensor) -> Tensor:
         """λ_l f_L / f_{l−1}, less (1−b) λ_{l+1} f_L / f_l where the next bound is its step, but at least 0."""
         at = reference.to(multipliers)
-        priced = multipliers * at[-1] / self.units(at)
-        _, b = self._rates(at)
-        slopes = priced.clone()
-        slopes[self.first : -1] -= torch.where(self._chosen(at) == 0, (1 - b) * priced[self.first + 1 :], 0.0)
-        return slopes.clamp(min=0.0)
+        return super().slopes(multipliers * at[-1] / self.units(at), at).clamp(min=0.0)
 
-    def penalties(self, losses: Tensor) -> Tensor:
+    def penalties(self, values: Tensor) -> Tensor:
         """f_L [f_l − bound_l]₊ / f_{l−1}."""
-        return losses[-1] * self.violations(losses, losses).clamp(min=0.0) / self.units(losses)
+        return values[-1] * self.violations(values).clamp(min=0.0) / self.units(values)
 
-    def _rates(self, reference: Tensor) -> tuple[Tensor, Tensor]:
-        """r and b, scalars."""
-        last, count = reference[-1], len(reference) - 1 - self.first
-        distance = torch.maximum(reference[self.first] - (1 - self.margin) * last, 2 * self.margin * last)
-        r = (self.margin * last / _positive(distance)).clamp(min=0.0)  # rounding may take a last loss below 0
-        return r, self.strength / 2 * (1 - r ** (1 / count))
-
-    def _candidates(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """step_l, and the lines from exit F and from layer L, for l = F+1 … L, (3, L−F)."""
-        return (1 - self.margin) * losses[-1] + self._distances(losses, reference)
-
-    def _distances(self, losses: Tensor, reference: Tensor) -> Tensor:
-        """The candidates' distances above f*."""
-        r, b = self._rates(reference)
-        count = len(losses) - 1 - self.first
-        layers = torch.arange(1, count + 1, dtype=losses.dtype, device=losses.device)
-        floor = (1 - self.margin) * losses[-1]
-        step = (1 - b) * (losses[self.first : -1] - floor)
-        from_first = r ** (self.strength * layers / count) * (losses[self.first] - floor)
-        from_last = (1 - b) ** (layers - count) * (losses[-1] - floor)
-        return torch.stack([step, from_first, from_last])
+    def _lower(self, losses: Tensor, ends: Tensor, reference: Tensor) -> Tensor:
+        """The bounds, (L+1,): of `_distances` those that are chosen at the reference, above the floor."""
+        chosen = self._chosen(reference)[None]
+        bounds = self._floor(ends) + self._distances(losses, ends, reference).gather(0, chosen)[0]
+        return torch.cat([losses[: self.first + 1], bounds])
 
     def _chosen(self, reference: Tensor) -> Tensor:
-        """Which of the candidates is min(step_l, line_l) at the reference: its number, (L−F,)."""
-        _, from_first, from_last = self._distances(reference, reference)
+        """Which of the `_distances` is the bound's, its number, (L−F,)."""
+        step, from_first, from_last = self._distances(reference, reference, reference)
         line = torch.where(from_first >= (1 - ROUNDING) * from_last, 1, 2)  # at s = 1 they are equal at layer L
-        candidates = self._candidates(reference, reference)
-        return torch.where(candidates[0] <= candidates.gather(0, line[None])[0], 0, line)
+        return torch.where(step <= torch.where(line == 1, from_first, from_last), 0, line)
+
+    def _floor(self, losses: Tensor) -> Tensor:
+        """f*, a scalar."""
+        return (1 - self.margin) * losses[-1]
+
+    def _distances(self, losses: Tensor, ends: Tensor, reference: Tensor) -> Tensor:
+        """How far step_l and the lines from exit F and from layer L are above f*, for l = F+1 … L, (3, L−F).
+
+        Args:
+            losses: f_{l−1} of the steps.
+            ends: f_F and f_L of the lines and of the floor.
+            reference: The losses from which r and b are taken.
+        """
+        count = len(losses) - 1 - self.first
+        reach = torch.maximum(reference[self.first] - self._floor(reference), 2 * self.margin * reference[-1])
+        r = (self.margin * reference[-1] / _positive(reach)).clamp(min=0.0)  # rounding may take a loss below 0
+        b = self.strength / 2 * (1 - r ** (1 / count))
+        layers = torch.arange(1, count + 1, dtype=losses.dtype, device=losses.device)
+        floor = self._floor(ends)
+        step = (1 - b) * (losses[self.first : -1] - floor)
+        from_first = r ** (self.strength * layers / count) * (ends[self.first] - floor)
+        from_last = (1 - b) ** (layers - count) * (ends[-1] - floor)
+        return torch.stack([step, from_first, from_last])
 
 
-def _before(losses: Tensor) -> Tensor:
+def before(losses: Tensor) -> Tensor:
     """f_{l−1} at entry l; f_0 at entry 0, which has no predecessor."""
     return torch.cat([losses[:1], losses[:-1]])
 
@@ -284,7 +337,7 @@ def refuse_negative(losses: Tensor, first: int = 0) -> None:
     raise InputError(
         f"expected a mean loss above 0 at every layer; got {lowest:.4g} at layer {layer}. "
         "What a layer must reach is a share of a loss, so no loss may be negative. Add a constant to the task's loss "
-        "that keeps it above 0."
+        "that keeps it above 0; a target of your own whose values may be negative sets signed = True."
     )
 
 

@@ -280,7 +280,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         every = {name: getattr(self, name) for name in PROBLEM} | {"strength": self.resolved("strength")}
         return {name: value for name, value in every.items() if value != usual[name]}
 
-    def primal_dual(self, depth: int, first: int = 0) -> PrimalDual:
+    def primal_dual(self, depth: int, first: int = 0) -> PrimalDual[DescentProblem]:
         """The dual of the problem that training solves, which has constraints if the method has.
 
         Args:
@@ -296,7 +296,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             return self._dual(problem)
         return PrimalDual(DescentProblem(depth, objective=method.objective_weights(depth, self)))
 
-    def _dual(self, problem: DescentProblem) -> PrimalDual:
+    def _dual(self, problem: DescentProblem) -> PrimalDual[DescentProblem]:
         """The dual of a constrained problem."""
         return PrimalDual(
             problem,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
-from descend.core import LossSums, Outlook, PrimalDual
+from descend.core import DescentProblem, LossSums, PrimalDual
 from descend.errors import InputError
 from descend.models import save_module
 from descend.objective import Objective
@@ -38,6 +38,7 @@ from descend.results import (
 from descend.training.checkpoints import any_checkpoints, newest_whole, step_of
 from descend.training.config import DescentArguments
 from descend.training.methods import Method
+from descend.training.outlook import Outlook
 
 
 class Saving(Trainer):
@@ -45,7 +46,7 @@ class Saving(Trainer):
 
     args: DescentArguments
     objective: Objective
-    dual: PrimalDual
+    dual: PrimalDual[DescentProblem]
     records: Records
     method: Method
     verdict: Verdict | None

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from descend.core.problem import DescentProblem
+from descend.core import DescentProblem
 
 RAISED = -1
 """The key of the warning of a raised layer; that of a constraint is its layer, and 0 is all constraints together."""
