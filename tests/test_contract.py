@@ -112,6 +112,21 @@ class Times(nn.Module):
         return self.head(hidden.mean(0 if self.first == "times" else 1)).expand(hidden.shape[self.first == "times"], 3)
 
 
+class Sized(ResidualMLP):
+    """Keeps what it made for the first batch."""
+
+    scale = None
+
+    def forward(self, x):
+        self.scale = torch.ones(len(x), 1) if self.scale is None else self.scale
+        return super().forward(x * self.scale)
+
+
+class Short(GaussianNoise):
+    def draw(self, like, generator):
+        return super().draw(like, generator)[missing]  # noqa: F821
+
+
 def of_times(first="samples", calls=1):
     network = Times(first, calls)
     return layers(network, readout=network.read, embeddings="embed")
@@ -199,6 +214,12 @@ MISFITS = {
         lambda: {"model": of_times(), "data": sequences(5, attention_mask=torch.ones(4))},
         r"mask.*\(2, 5\).*\(2, 4\).*Classes.mask",
     ),
+    "a noise that fails": (lambda: {"noise": Short(0.5)}, "Short.draw fails on the training data: NameError.*missing"),
+    "a cache for one batch size": (
+        lambda: {"model": layers(Sized()), "noise": None},
+        r"Sized or its readout fails on the training data: RuntimeError.*\(4\).*\(2\)",
+    ),
+    "losses of another kind": (lambda: {"task": wrong(losses=lambda self, p, t: None)}, "Wrong.losses.*a NoneType"),
     # Samples.
     "a field of another name": (
         lambda: {"model": layers(), "data": [{"points": row["x"], "labels": row["labels"]} for row in samples(8)]},
@@ -275,12 +296,32 @@ def test_what_fits_is_trained_and_not_read_before(case, tmp_path):
     assert np.isfinite(ours.evaluate()["eval_loss"])
 
 
-def test_checking_leaves_the_model_and_its_noise_as_they_were():
-    model = layers().train()
+class Counting(ResidualMLP):
+    """Counts its passes and draws from the global generator, in eval mode too."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        self.passes += 1
+        self.last = x.mean()
+        return super().forward(nn.functional.dropout(x, 0.5))
+
+
+def test_checking_leaves_the_model_its_noise_and_all_draws_as_they_were():
+    model = layers(Counting()).train()
     model.saved.head.eval()
     objective = Objective(model, Classes(), GaussianNoise(0.5))
+    parts = dict(model.named_parameters()) | dict(model.named_buffers())
+    before, draws = {name: part.clone() for name, part in parts.items()}, torch.get_rng_state()
     objective.check_data({"data": samples(4)}, default_collate, noise=True)
     assert model.training and model.saved.embed.training and not model.saved.head.training
+    after = dict(model.named_parameters()) | dict(model.named_buffers())
+    assert all(after[name] is part and torch.equal(part, before[name]) for name, part in parts.items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), draws) and not model.saved._forward_hooks
     clean = torch.zeros(2, 3)
     assert torch.equal(objective.noise(clean), GaussianNoise(0.5)(clean))  # it has drawn nothing yet
 

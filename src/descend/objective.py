@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from descend.contract import check_data, resolve
 from descend.core import LossSums
+from descend.dry_step import check_data, resolve
 from descend.errors import InputError
 from descend.models import (
     PLACES,
@@ -23,7 +23,7 @@ from descend.models import (
     ViTDenoiser,
     heard,
 )
-from descend.noise import Noise
+from descend.noise import GaussianNoise, Noise
 from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
 from descend.tiles import TargetSample, language_losses, weighted_sum
@@ -253,8 +253,9 @@ class Objective(nn.Module):
                 yield exits, predictions
 
     def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool) -> None:
-        """Check that samples fit the model and the task, see `descend.contract.check_data`."""
-        check_data(self.model, self.task, datasets, collate, noise=noise)
+        """Check that samples fit the model and the task, with ``noise`` or without: see `descend.dry_step`."""
+        drawn = self.noise or GaussianNoise(0.0)
+        check_data(Objective(self.model, self.task, drawn.at(drawn.level) if noise else None), datasets, collate)
 
     @property
     def sample_fields(self) -> list[str] | None:

@@ -18,7 +18,7 @@ from descend.models.linear_readout import (
     TextUTForSequenceClassification,
 )
 from descend.models.loading import MOST_LAYERS, broken, load_model, refuse_broken, refuse_claims, refuse_unsafe
-from descend.models.modules import changed, check_savable, close, evaluating, save_module, tied_names
+from descend.models.modules import changed, check_savable, close, cuda_devices, evaluating, save_module, tied_names
 from descend.models.own_exits import MARK, TRANSLATOR, heard
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
@@ -56,6 +56,7 @@ __all__ = [
     "check_family",
     "check_savable",
     "close",
+    "cuda_devices",
     "dct_dictionary",
     "decide",
     "evaluating",
