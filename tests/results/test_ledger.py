@@ -13,6 +13,7 @@ from descend.results import (
     Records,
     atomic_folder,
     clear,
+    forget_models,
     forget_results,
     is_checkpoint,
     is_foreign,
@@ -306,3 +307,15 @@ def test_rows_that_somebody_edited_between_two_checkpoints_are_kept(tmp_path):
     records.flush()
     records.truncate_after(1)
     assert (tmp_path / "records.edited-1.jsonl").read_text().count("0.6") == 3
+
+
+def test_models_are_removed_by_their_names_alone_and_behind_no_link(tmp_path):
+    run, other = tmp_path / "sweep" / "run", tmp_path / "other"
+    for name in ("model", "checkpoint-4", "checkpoint-4-good", "my-model", "on-clips", "best_feasible"):
+        fill(run / name, weights="w")
+    fill(other / "model", weights="w")
+    (tmp_path / "sweep" / "link").symlink_to(other, target_is_directory=True)
+    for folder in (run, tmp_path / "sweep" / "link"):
+        forget_models(folder, tmp_path / "sweep", keep=["best_feasible"])
+    assert {path.name for path in run.iterdir()} == {"checkpoint-4-good", "my-model", "on-clips", "best_feasible"}
+    assert (other / "model" / "weights.txt").is_file()
