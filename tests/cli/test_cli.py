@@ -61,8 +61,9 @@ def test_a_run_of_ones_own_is_no_demos(capsys, tmp_path):
 def test_the_demo_shows_a_fair_pair_and_makes_way_for_the_next(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("descend.cli.digits.SETTINGS", {"max_steps": 4, "use_cpu": True})
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
-    write_json(folders[0] / "config.json", json.loads(RUN))
-    write_json(tmp_path / "demo" / "digits-erm" / "config.json", {})  # an earlier demo's
+    for folder in (tmp_path / "demo" / "digits-erm", folders[0]):  # an earlier demo's
+        folder.mkdir(parents=True)
+        write_json(folder / "config.json", json.loads(RUN))
     videos = clips(tmp_path / "videos", frames=12)
     demo = ["demo", "--max-steps", "1", "--seed", "5", "--data", videos, "--out", tmp_path / "demo"]
     out, _ = said(capsys, *demo)
