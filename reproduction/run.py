@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from descend.results import put, remove
+from descend import InputError
+from descend.results import forget_models, put, remove
 from descend.writing import appending
 from reproduction.cells import FIXED, SEARCH, Cell, Scale, cells, search_key
 
@@ -30,9 +31,6 @@ STUDY_FILE = "study.json"
 """In a study's folder: which scale it is."""
 RUN = "run"
 """In a cell's folder: the run's."""
-
-HEAVY = ("model", "best_feasible", "checkpoint-*")
-"""What is removed from a run once it is evaluated."""
 
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} | {"TOKENIZERS_PARALLELISM": "false"}
 
@@ -316,6 +314,8 @@ class Session:
             if state != "to do" and not (state == "failed" and self.again):
                 continue
             folder = self.study.of(cell)
+            if not (folder / RUN).resolve().is_relative_to(self.study.folder.resolve()):
+                raise InputError(f"{folder / RUN} is a link that leads out of {self.study.folder}. Remove it.")
             folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(folder / ".lock", blocking=False, thread_local=False)
             with suppress(Timeout):
@@ -347,8 +347,7 @@ class Session:
         if status and not stopped:
             write_json(folder / FAILED_FILE, {"reason": reason, "status": status, "diverged": "finite" in reason})
         elif not status:
-            for heavy in (path for pattern in HEAVY for path in (folder / RUN).glob(pattern)):
-                remove(heavy)
+            forget_models(folder / RUN, self.study.folder)
         outcome = "done" if not status else "stopped" if stopped else f"failed: {reason}"
         print(f"{time.strftime('%H:%M')} {cell.name}: {outcome}, {taken / 60:.1f} min", flush=True)
 

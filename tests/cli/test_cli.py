@@ -15,8 +15,8 @@ from descend import progress
 from descend.cli import COMMANDS, main
 from descend.cli.parsing import levels
 from descend.recipes import RECIPES
-from descend.results import read_config
-from tests.support.runs import RUN, put, said
+from descend.results import read_config, write_json
+from tests.support.runs import RUN, said
 from tests.support.sources import clips, write_video
 
 # Three steps on a handful of windows, to test the command line.
@@ -50,11 +50,20 @@ def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, aga
 # --- the demo
 
 
+def test_a_run_of_ones_own_is_no_demos(capsys, tmp_path):
+    (tmp_path / "erm").mkdir()
+    write_json(tmp_path / "erm" / "config.json", json.loads(RUN))
+    assert main(["demo", "--out", str(tmp_path)]) == 2 and (tmp_path / "erm" / "config.json").is_file()
+    assert "erm is no demo's. Choose another folder with --out." in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_demo_shows_a_fair_pair_and_makes_way_for_the_next(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("descend.cli.digits.SETTINGS", {"max_steps": 4, "use_cpu": True})
     folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
-    put(tmp_path / "demo", {"erm/config.json": RUN, ".descend-demo": ""})  # an earlier demo's
+    for folder in (tmp_path / "demo" / "digits-erm", folders[0]):  # an earlier demo's
+        folder.mkdir(parents=True)
+        write_json(folder / "config.json", json.loads(RUN))
     videos = clips(tmp_path / "videos", frames=12)
     demo = ["demo", "--max-steps", "1", "--seed", "5", "--data", videos, "--out", tmp_path / "demo"]
     out, _ = said(capsys, *demo)

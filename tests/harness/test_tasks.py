@@ -273,7 +273,7 @@ ESCAPE = "{{ cycler.__init__.__globals__.__builtins__.open('%s', 'w') }}"
         ("doc_to_text: !function helper.text\n" + METRIC, r"task\.yaml has !function helper\.text.*--trust-code"),
         ("include: middle.yml\n" + METRIC, r"inner has !function helper\.text.*--trust-code"),
         ("include: [{folder}/inner]\n" + METRIC, r"inner has !function"),
-        (TEXT + "metric_list: [{metric: !function helper.metric}]\n", r"runs code: .*helper\.metric"),
+        (TEXT + "metric_list: [{metric: !function helper.metric}]\n", r"runs code or writes files: .*helper\.metric"),
         (TEXT + "metric_list: [{metric: {folder}/script}]\n", r"metric \S+/script, which is none of lm-eval's own"),
         (TEXT + "metric_list: [{metric: acc, hf_evaluate: true}]\n", "package evaluate"),
         (TEXT + METRIC + "metadata: {a: &x [!function helper.text, *x]}\n", "!function helper.text"),
@@ -283,6 +283,10 @@ ESCAPE = "{{ cycler.__init__.__globals__.__builtins__.open('%s', 'w') }}"
         (TEXT + METRIC + '"inc\\x6cude": inner\n', "!function helper.text"),
         (TEXT + METRIC + "include: /dev/zero\n", "must be a file of at most"),
         (TEXT + METRIC + "metadata: " + "[" * 10_000, "nested deeper than 64"),
+        (
+            TEXT + METRIC.replace("acc}]", "acc}]\ndataset_kwargs: {data_files: rows.jsonl, cache_dir: ran}"),
+            r"says where files are written, by cache_dir.*--trust-code",
+        ),
         (f'doc_to_text: "{ESCAPE % "{folder}/ran"}"\n' + METRIC, r"SecurityError.*__init__"),
     ],
 )

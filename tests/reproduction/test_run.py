@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from descend import InputError
+from descend.results import atomic_folder
 from reproduction.__main__ import main
 from reproduction.cells import LAST, SEARCH, SEARCH_SEED, Row
 from reproduction.grids import SCALES
@@ -135,6 +137,17 @@ def test_a_search_by_layers_chooses_by_the_deeper_half_and_another_time_by_the_l
     write_json(searched.of(one) / FAILED_FILE, {"reason": "not finite", "diverged": True})
     searched.choose()
     assert [cell.variant for cell in searched.cells()[2:]] == [""]
+
+
+def test_a_link_in_the_place_of_a_run_is_not_followed(tmp_path):
+    (cell, *_), other = study(tmp_path / "study").cells(), tmp_path / "other"
+    with atomic_folder(other / "model") as part:
+        (part / "weights").touch()
+    (folder := study(tmp_path / "study").of(cell)).mkdir(parents=True)
+    (folder / RUN).symlink_to(other, target_is_directory=True)
+    with pytest.raises(InputError, match="is a link that leads out of"):
+        Session(study(tmp_path / "study"), [cell.name]).go(1)
+    assert (other / "model" / "weights").is_file() and not (folder / "log.txt").exists()
 
 
 def test_two_sessions_share_a_study(tmp_path, monkeypatch):

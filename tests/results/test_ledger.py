@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 
 import pytest
 
@@ -12,6 +13,7 @@ from descend.results import (
     Records,
     atomic_folder,
     clear,
+    forget_models,
     forget_results,
     is_checkpoint,
     is_foreign,
@@ -233,3 +235,87 @@ def test_a_file_is_hashed_once_by_a_process(tmp_path, monkeypatch):
     monkeypatch.setattr(hashlib, "file_digest", None)  # a rotation reads no weights again
     assert is_checkpoint(tmp_path / "checkpoint-1") and remove(tmp_path / "checkpoint-1")
     assert ledger.read_ledger(tmp_path) is None
+
+
+def test_a_folder_that_somebody_copied_into_one_of_ours_is_not_ours(tmp_path):
+    fill(tmp_path / "other", weights="other")
+    for name in ("model", "checkpoint-1"):
+        fill(tmp_path / name, weights="one")
+        shutil.copytree(tmp_path / "other", tmp_path / name / "copy")
+        (tmp_path / name / "notes").mkdir()
+        (tmp_path / name / "notes" / LEDGER_FILE).write_text("mine")
+    fill(tmp_path / "model", weights="two")
+    assert not remove(tmp_path / "checkpoint-1")
+    for name in ("model", "checkpoint-1"):
+        assert (tmp_path / name / "copy" / "weights.txt").read_text() == "other"
+        assert (tmp_path / name / "notes" / LEDGER_FILE).read_text() == "mine"
+
+
+def test_a_folder_whose_files_do_not_fit_into_the_new_one_is_renamed_as_a_whole(tmp_path):
+    fill(tmp_path / "model", weights="one")
+    (tmp_path / "model" / "card.txt").mkdir()
+    (tmp_path / "model" / "card.txt" / "notes.md").write_text("mine")
+    os.mkfifo(tmp_path / "model" / "pipe")
+    fill(tmp_path / "model", weights="two", card="two")
+    assert texts(tmp_path) == {
+        "kept-model/card.txt/notes.md": "mine",
+        "kept-model/weights.txt": "one",
+        "model/card.txt": "two",
+        "model/weights.txt": "two",
+    }
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_link_or_a_file_in_the_place_of_a_folder_is_renamed(tmp_path, link):
+    (other := tmp_path / "other").mkdir()
+    (other / "weights.txt").write_text("theirs")
+    (folder := tmp_path / "model").mkdir()
+    if link:
+        (folder / "adapter").symlink_to(other, target_is_directory=True)
+    else:
+        (folder / "adapter").write_text("mine")
+    with merged_folder(folder) as part:
+        (part / "adapter").mkdir()
+        (part / "adapter" / "weights.txt").write_text("ours")
+    assert texts(other) == {"weights.txt": "theirs"} and (folder / "adapter.edited-1").is_symlink() == link
+    assert (folder / "adapter" / "weights.txt").read_text() == "ours"
+
+
+def test_a_ledger_of_somebody_else_is_seen_before_the_work(tmp_path):
+    (tmp_path / LEDGER_FILE).write_text("mine")
+    with pytest.raises(InputError, match="is no ledger of Descend"):
+        refuse_foreign([tmp_path / "summary.json"], "another folder")
+
+
+def test_a_file_may_be_removed_by_another_process_at_the_same_time(tmp_path, monkeypatch):
+    write(tmp_path / "frames.npz", "f")
+
+    def meanwhile(path):
+        monkeypatch.undo()
+        return not remove(path)
+
+    monkeypatch.setattr(ledger, "is_foreign", meanwhile)
+    assert not remove(tmp_path / "frames.npz") and not texts(tmp_path)
+
+
+def test_rows_that_somebody_edited_between_two_checkpoints_are_kept(tmp_path):
+    records = Records(tmp_path / "records.jsonl", "run")
+    for step in (1, 2, 3):
+        records.rows({"loss": [0.5]}, step=step, split="train", noise=None)
+        records.flush()
+    records.path.write_text(records.path.read_text().replace("0.5", "0.6"))
+    records.flush()
+    records.truncate_after(1)
+    assert (tmp_path / "records.edited-1.jsonl").read_text().count("0.6") == 3
+
+
+def test_models_are_removed_by_their_names_alone_and_behind_no_link(tmp_path):
+    run, other = tmp_path / "sweep" / "run", tmp_path / "other"
+    for name in ("model", "checkpoint-4", "checkpoint-4-good", "my-model", "on-clips", "best_feasible"):
+        fill(run / name, weights="w")
+    fill(other / "model", weights="w")
+    (tmp_path / "sweep" / "link").symlink_to(other, target_is_directory=True)
+    for folder in (run, tmp_path / "sweep" / "link"):
+        forget_models(folder, tmp_path / "sweep", keep=["best_feasible"])
+    assert {path.name for path in run.iterdir()} == {"checkpoint-4-good", "my-model", "on-clips", "best_feasible"}
+    assert (other / "model" / "weights.txt").is_file()

@@ -13,7 +13,7 @@ from descend import DescentConfig, InputError, configure, run
 from descend.cli import main
 from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
-from descend.results import read_config, read_summary
+from descend.results import put, read_config, read_summary
 from descend.tasks.text import Classification, generate_reviews
 from tests.support.cases import slow_but
 from tests.support.runs import SAVED, UNSAVED, said, trained
@@ -59,6 +59,9 @@ def test_a_run_is_judged_under_other_shifts_and_on_other_data(classifier, tmp_pa
     assert (classifier / "summary.json").read_bytes() == own
     again = str(review_folder(tmp_path / "moved" / f"{shift}-other"))
     with pytest.raises(InputError, match=f"holds the evaluation on .*{shift}-other, which would be lost"):
+        run.evaluate(classifier, noise=[0.0], data=again)
+    put(classifier / f"on-{shift}-other" / "summary.json", lambda part: part.write_text("[]"))
+    with pytest.raises(InputError, match=r"summary\.json is no summary of a run"):
         run.evaluate(classifier, noise=[0.0], data=again)
     with pytest.raises(InputError, match=r"gaussian, uniform, laplace, dropout.*'pink'"):
         run.evaluate(classifier, shift="pink")

@@ -6,6 +6,7 @@ from typing import Any
 
 from descend.cli.parsing import check_data, read
 from descend.cli.runs import check_free_for_page, compare_runs, finish
+from descend.errors import refuse
 from descend.recipes import GENERATED
 
 VIDEO: dict[str, Any] = {"depth": 5, "tied": False, "strength": 0.3}
@@ -48,6 +49,8 @@ def demo(words: Sequence[str]) -> None:
     videos = [options.out / method for method in ("erm", "constrained")]
     check_free_for_page(options.out)
     refuse_strangers(options.out, "another folder with --out")  # a demo replaces only what Descend wrote
+    runs = [folder for folder in videos if folder.exists() and not digits[0].exists()]  # which a demo makes first
+    refuse((bool(runs), f"{', '.join(map(str, runs))} is no demo's. Choose another folder with --out."))
     from descend.recipes import configure
 
     settings = VIDEO | {"data": options.data, "seed": options.seed, "max_steps": options.max_steps}

@@ -30,6 +30,9 @@ OUTPUTS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling", "generat
 MOST_BYTES = 2**20
 """Largest file of a task."""
 
+PLACES = {"cache_dir", "download_config", "storage_options"}
+"""Arguments of `datasets.load_dataset` that say where files are written."""
+
 PACKAGE = Path(_yaml_loader.__file__).resolve().parent
 """The folder of lm-eval's own tasks, which are part of the installed package."""
 
@@ -126,8 +129,8 @@ class _PlainLoader(_Base):
 _PlainLoader.add_constructor("!function", _PlainLoader.refuse_function)
 
 
-def _scripts(config: Any) -> Iterator[str]:
-    """The metrics of a task that lm-eval would load as scripts: each in words."""
+def _code(config: Any) -> Iterator[str]:
+    """The metrics of a task that lm-eval would load as scripts, and where it would write: each in words."""
     values, seen = [config], set()
     while values:
         value = values.pop()
@@ -141,22 +144,23 @@ def _scripts(config: Any) -> Iterator[str]:
             yield f"it has the metric {metric}, which is none of lm-eval's own"
         if isinstance(value, dict) and value.get("hf_evaluate"):
             yield "it has a metric of the package evaluate"
+        if isinstance(value, dict) and (places := PLACES & value.keys()):
+            yield f"it says where files are written, by {', '.join(sorted(places))}"
 
 
 def _refuse_code(name: str) -> None:
-    """Refuse a task's file that runs code, by what lm-eval reads in it.
+    """Refuse a task's file that runs code or says where files are written, by what lm-eval reads in it.
 
     Raises:
         InputError: If it, or a file that it includes, names code.
     """
     with refusing(f"{name} is not YAML of a task"):
         try:
-            code = list(_scripts(_yaml_loader.load_yaml(name)))
+            code = list(_code(_yaml_loader.load_yaml(name)))
         except InputError as error:
             code = [str(error)]
-    refuse(
-        (bool(code), f"the task {name} runs code: {'; '.join(code)}. Read it, and give --trust-code if you trust it.")
-    )
+    words = f"the task {name} runs code or writes files: {'; '.join(code)}."
+    refuse((bool(code), f"{words} Read it, and give --trust-code if you trust it."))
 
 
 def _sandbox_templates() -> None:

@@ -107,6 +107,7 @@ from descend.results.names import (
     FRAMES_FILE,
     PAGE_FILE,
     RESULTS,
+    forget_models,
     forget_results,
     is_checkpoint,
 )
@@ -226,6 +227,7 @@ __all__ = [
     "edited_name",
     "exported_type",
     "first_within",
+    "forget_models",
     "forget_results",
     "free_name",
     "hub_name",

@@ -71,10 +71,14 @@ def _locked_ledger(folder: Path) -> Iterator[dict[str, Entry]]:
         InputError: If ``written.json`` there is none of Descend's.
     """
     with locked(folder, f"{LOCK_FILE}-{LEDGER_FILE}", wait=True):
-        path, files = folder / LEDGER_FILE, read_ledger(folder)
-        foreign = files is None and (path.exists() or path.is_symlink())
-        refuse((foreign, f"{path} is no ledger of Descend, or is damaged. Move it, or choose another folder."))
-        yield files or {}
+        _refuse_foreign_ledger(folder)
+        yield read_ledger(folder) or {}
+
+
+def _refuse_foreign_ledger(folder: Path) -> None:
+    path = folder / LEDGER_FILE
+    foreign = read_ledger(folder) is None and (path.exists() or path.is_symlink())
+    refuse((foreign, f"{path} is no ledger of Descend, or is damaged. Move it, or choose another folder."))
 
 
 def _write_ledger(folder: Path, files: dict[str, Entry]) -> None:
@@ -128,31 +132,27 @@ def is_ours(path: Path) -> bool:
     return not strangers(path)
 
 
-def strangers(path: Path) -> list[Path]:
+def strangers(path: Path, *, runs: bool = False) -> list[Path]:
     """The files that Descend did not write, or that somebody changed since; a file that is not there is nobody's.
 
     Args:
         path: A file, or a folder with all that is in it; temporary files and locks don't count.
+        runs: Whether folders in it are ours by their own ledgers, as in a run. In a model's folder they are copies
+            that somebody put there.
     """
-    if path.is_symlink():
-        return [path]
-    if not path.exists() or path.name.startswith((PART, LOCK_FILE)) or path.name == LEDGER_FILE:
-        return []
-    if path.is_file():
+    if path.is_symlink() or not path.is_dir():
         entry = (read_ledger(path.parent) or {}).get(path.name)
-        return [] if entry is not None and _whole(path, entry) else [path]
+        ours = entry is not None and _whole(path, entry)
+        return [path] if path.is_symlink() or (path.exists() and not ours) else []
     listed = read_ledger(path) or {}
-    found = []
-    for each in sorted(each for each in path.iterdir() if not each.name.startswith((PART, LOCK_FILE))):
-        inside = each.is_dir() and not each.is_symlink()
-        if inside and not (each / LEDGER_FILE).is_file():
-            for file in _files(each):
-                entry = listed.get(str(file.relative_to(path)))
-                if entry is None or not _whole(file, entry):
-                    found.append(file)
-        else:
-            found += strangers(each)
-    return found
+    folders = [each for each in path.iterdir() if runs and not each.is_symlink() and read_ledger(each) is not None]
+    found = [each for folder in folders for each in strangers(folder, runs=True)]
+    for file in _files(path):
+        if not any(file.is_relative_to(folder) for folder in folders):
+            entry = listed.get(str(file.relative_to(path)))
+            if entry is None or not _whole(file, entry):
+                found.append(file)
+    return sorted(found)
 
 
 def _whole(path: Path, entry: Entry) -> bool:
@@ -178,8 +178,10 @@ def refuse_foreign(paths: Iterable[Path], choice: str) -> None:
         choice: What to choose instead, such as "another folder with --out".
 
     Raises:
-        InputError: If Descend did not write one of them; it names all of these.
+        InputError: If Descend did not write one of them; it names all of these. Or if ``written.json`` beside them is
+            none of Descend's.
     """
+    paths = [*paths]
     foreign = [path for path in paths if is_foreign(path)]
     if foreign:
         names = ", ".join(path.name for path in foreign)
@@ -188,6 +190,8 @@ def refuse_foreign(paths: Iterable[Path], choice: str) -> None:
             f"{LEDGER_FILE} there lists {'it' if len(foreign) == 1 else 'them'}. Choose {choice}, or move "
             f"{'it' if len(foreign) == 1 else 'them'}."
         )
+    for folder in {path.parent for path in paths}:
+        _refuse_foreign_ledger(folder)
 
 
 def free_name(path: Path) -> Path:
@@ -258,6 +262,8 @@ def list_appended(path: Path) -> None:
     """
     refuse_foreign([path], "another folder")
     with _locked_ledger(path.parent) as files:
+        if path.name in files and path.exists() and not _whole(path, files[path.name]):
+            return  # it was edited: its entry stays, so that it is renamed before it is written anew
         nothing = {"size": 0, "sha256": hashlib.sha256().hexdigest()}
         files[path.name] = (_entry(path) if path.exists() else nothing) | {"appended": True}
         _write_ledger(path.parent, files)
@@ -305,11 +311,11 @@ def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
             for path in _files(part):
                 open_to(path, part.stat().st_mode)
             seal(part)
-            _carry(folder, part)
+            ours = not is_foreign(folder) and _carry(folder, part)
             for path in (*part.rglob("*"), part):
                 if not path.is_symlink():
                     flush(path)
-            _put_in_place(part, folder)
+            _put_in_place(part, folder, ours)
             flush(folder.parent)
     except Exception as error:
         if not of_disk(error):
@@ -317,24 +323,26 @@ def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
         raise SaveError.at(folder, error) from error
 
 
-def _carry(folder: Path, part: Path) -> None:
-    """Give a new folder what somebody added to the old one or edited in it."""
-    if not folder.is_dir() or is_foreign(folder):
-        return
-    for path in strangers(folder):
-        place = part / path.relative_to(folder)
-        if place.exists() and place.name != CARD_FILE:
-            place = edited_name(place)
-            logger.warning("%s was edited. It is now %s.", path, place.name)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, place, follow_symlinks=False)  # both are there until the new folder is
+def _carry(folder: Path, part: Path) -> bool:
+    """Give a new folder what somebody added to the old one or edited in it; returns whether all of it could be."""
+    try:
+        for path in strangers(folder):
+            place = part / path.relative_to(folder)
+            if place.exists() and place.name != CARD_FILE:
+                place = edited_name(place)
+                logger.warning("%s was edited. It is now %s.", path, place.name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, place, follow_symlinks=False)  # both are there until the new folder is
+    except OSError:  # such as a pipe, or a file in the place of a folder
+        return False
+    return True
 
 
-def _put_in_place(part: Path, folder: Path) -> None:
-    """Rename a new folder, and before it an old one of that name."""
+def _put_in_place(part: Path, folder: Path, ours: bool) -> None:
+    """Rename a new folder, and before it an old one of that name, which is removed if it is ours."""
     old = part.parent / "old"
     if folder.exists() or folder.is_symlink():
-        if is_foreign(folder):
+        if not ours:
             old = free_name(folder.with_name(f"kept-{folder.name}"))
             logger.warning("%s holds what Descend did not write. It is now %s.", folder, old.name)
         folder.rename(old)
@@ -362,6 +370,10 @@ def merged_folder(folder: Path) -> Iterator[Path]:
     with private_folder(folder) as part:
         yield part
         with _locked_ledger(folder) as files:
+            for path in sorted(each for each in part.rglob("*") if each.is_dir()):
+                place = folder / path.relative_to(part)
+                if place.is_symlink() or (place.exists() and not place.is_dir()):
+                    set_aside(place)
             new = {str(path.relative_to(part)): path for path in _files(part)}
             for name, path in [*new.items()]:
                 place, entry = folder / name, _entry(path)
@@ -399,8 +411,11 @@ def remove(path: Path) -> bool:
             shutil.rmtree(path, ignore_errors=True)
         return not left
     with _locked_ledger(path.parent) as files:
-        if _whole(path, files.pop(path.name)):
-            path.unlink(missing_ok=True)
+        entry = files.pop(path.name, None)
+        if entry is None or not path.exists():  # another process removed it
+            return False
+        if _whole(path, entry):
+            path.unlink()
         else:
             set_aside(path)
         _write_ledger(path.parent, files)
@@ -429,18 +444,18 @@ def clear(folder: Path, choice: str) -> None:
 
 
 def refuse_strangers(folder: Path, choice: str) -> None:
-    """Refuse a folder that holds a file of somebody else, or an edited one, at any depth.
+    """Refuse a folder of runs that holds a file of somebody else, or an edited one, at any depth.
 
     Raises:
         InputError: If it does.
     """
-    names = [str(path.relative_to(folder)) for path in strangers(folder)] if folder.is_dir() else []
+    names = [str(path.relative_to(folder)) for path in strangers(folder, runs=True)] if folder.is_dir() else []
     words = f"{folder} holds {', '.join(names[:3])}, which Descend did not write, or which was edited since"
     refuse((bool(names), f"{words}. Choose {choice}, or move {'it' if len(names) == 1 else 'them'}."))
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files below a folder, but for its ledger and temporary ones."""
+    """The files below a folder, but for its ledger, temporary ones and locks."""
     files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    inside = [path for path in files if not path.relative_to(folder).parts[0].startswith(PART)]
+    inside = [path for path in files if not path.relative_to(folder).parts[0].startswith((PART, LOCK_FILE))]
     return sorted(path for path in inside if path != folder / LEDGER_FILE)

@@ -1,9 +1,13 @@
 """The names of a run's files and folders."""
 
+import re
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from descend.reading import is_inside
 from descend.results.base import GROUPS_FILE, SUMMARY_FILE
+from descend.results.config import MODELS
 from descend.results.evaluated import DECISIONS_FILE
 from descend.results.folder import ELSEWHERE, LEDGER_FILE, remove, remove_empty
 
@@ -25,6 +29,20 @@ def forget_results(folder: Path) -> bool:
         with suppress(OSError):  # it holds something else, too
             remove_empty(place)
     return any(removed)
+
+
+def forget_models(run: Path, root: Path, keep: Collection[str] = ()) -> None:
+    """Remove a run's models and checkpoints; a copy of another name stays.
+
+    Args:
+        run: The run's folder.
+        root: A folder above it; nothing is removed that a link leads out of that.
+        keep: Names of models that stay.
+    """
+    for path in run.glob("*"):
+        weights = path.name in MODELS or re.fullmatch(r"(checkpoint|stopped)-\d+", path.name)
+        if weights and path.name not in keep and is_inside(root, path):
+            remove(path)
 
 
 def is_checkpoint(path: Path) -> bool:

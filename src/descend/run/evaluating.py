@@ -185,7 +185,7 @@ def evaluate(
     written = [place / name for name in RESULTS] + ([carrier / CERTIFIED_FILE] if risk is not None else [])
     refuse_foreign(written, "other data" if data is not None and task is None else "another folder")
     source = None if place == folder else absolute_or_name(str(data))
-    before = read_json(place / SUMMARY_FILE).get("source") if source and (place / SUMMARY_FILE).is_file() else None
+    before = _earlier(place).get("source") if source else None
     if before not in (None, source):
         raise InputError(
             f"{place} holds the evaluation on {before}, which would be lost. Rename one of the two data folders, or "
@@ -268,6 +268,18 @@ def evaluate(
     return summary
 
 
+def _earlier(folder: Path) -> dict[str, Any]:
+    """What a folder's summary holds; nothing without one.
+
+    Raises:
+        InputError: If it is none of a run.
+    """
+    path = folder / SUMMARY_FILE
+    content = read_json(path) if path.is_file() else {}
+    refuse((not isinstance(content, dict), f"{path} is no summary of a run. Move it, or choose another folder."))
+    return dict(content)
+
+
 def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
     """Eight levels γ from 0 to 3.5 times the training noise, or to 0.7 for token dropout; after clean training 0 alone.
 
@@ -340,7 +352,7 @@ def evaluate_frozen(
         kind = LinearlyReadRecipe
     recipe: Any = kind(model=model, data=data, **settings).completed()
     known: dict[str, Any] = {"settings": {"model": recipe.model, **settings}, "source": recipe.data}
-    before = read_json(out / SUMMARY_FILE) if (out / SUMMARY_FILE).exists() else known
+    before = _earlier(out) or known
     if any(before.get(name) != value for name, value in known.items()):
         raise InputError(
             f"{out} holds results that are not those of {model} on these data in this form, and would be lost. Choose "

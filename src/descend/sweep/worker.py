@@ -28,10 +28,12 @@ from descend.recipes.configuring import Configured, configure
 from descend.results import (
     DATABASE_FILE,
     FRAMES_FILE,
+    MODELS,
     PAGE_FILE,
     SWEEP_FILE,
     Summary,
     SweepFile,
+    forget_models,
     refuse_foreign,
     remove,
 )
@@ -399,11 +401,12 @@ class _Worker:
             content.write(self.out / SWEEP_FILE)
         best = {search.best.folder for search in content.methods.values() if search.best}
         for trial in (trial for search in content.methods.values() for trial in search.trials):
-            folder, keep = self.out / str(trial.folder), {"model", "best_feasible"} if trial.folder in best else set()
-            for path in (*folder.glob("*"), *folder.parent.glob(f"{folder.name}-seed*/*")):
-                left_over = (path.is_dir() and path.name not in keep) or path.name == FRAMES_FILE
-                if left_over and is_inside(self.out, path):
-                    remove(path)  # another worker may do so at the same time
+            folder, keep = self.out / str(trial.folder), MODELS if trial.folder in best else ()
+            seeds = folder.parent.glob(f"{folder.name}-seed*")
+            for each in (folder, *(each for each in seeds if each.name.rpartition("-seed")[2].isdecimal())):
+                forget_models(each, self.out, keep)  # another worker may do so at the same time
+                if is_inside(self.out, each):
+                    remove(each / FRAMES_FILE)
         return content
 
 
