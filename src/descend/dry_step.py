@@ -411,7 +411,10 @@ def _together(problems: list[str], *, users: bool) -> str:
         problems: What does not fit, at least one.
         users: Whether the model or the task is the user's own, so that the guide to these helps.
     """
+    several = len(problems) > 1
     message = problems[0]
-    if len(problems) > 1:
+    if several:
         message = "\n- ".join([f"{len(problems)} things do not fit together:", *problems])
-    return f"{message}\nSee {PAGE}." if users and PAGE not in message else message
+    if users and PAGE not in message:
+        message += ("\n" if several else " ") + f"See {PAGE}."
+    return message
