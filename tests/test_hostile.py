@@ -13,12 +13,14 @@ from transformers import AutoModelForSequenceClassification, DistilBertConfig, D
 
 from descend.cli import main, without_secrets
 from descend.cli.escaped import Escaped
+from descend.cli.parsing import check_data
 from descend.errors import InputError
 from descend.models import load_model, refuse_unsafe
 from descend.models.loading import refuse_broken
 from descend.reading import is_path, read_json
 from descend.results import Summary
 from descend.settings import options
+from descend.tasks.text import load_tokenizer
 from tests.support.files import SUMMARY
 from tests.support.runs import refused
 
@@ -168,6 +170,20 @@ def test_a_typo_in_a_path_is_no_name_on_the_hub(name, path, tmp_path, monkeypatc
     if path:
         with pytest.raises(InputError, match="There is no such folder"):
             load(name)
+
+
+def test_a_word_that_resembles_a_folder_is_a_typo_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("model", "reviews", "bert-base-uncased-run"):
+        (tmp_path / folder).mkdir()
+    for word in ("modle", "mdel", Path("models")):
+        assert is_path(word)
+        for read in (load, load_tokenizer):
+            with pytest.raises(InputError, match=r"Did you mean model\?.*OWNER/NAME"):
+                read(word)
+    with pytest.raises(InputError, match=r"Did you mean reviews\?"):
+        check_data("revews", hub=True)
+    assert not any(map(is_path, ("bert-base-uncased", "gpt2", "google/model")))
 
 
 def test_adapters_for_a_model_that_is_not_here_ask_no_hub(tmp_path):

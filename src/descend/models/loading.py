@@ -16,7 +16,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from transformers.utils import logging
 
 from descend.errors import InputError, reason, refuse
-from descend.reading import PICKLES, is_path, read_json
+from descend.reading import PICKLES, is_path, read_json, suggestion
 
 MOST_LAYERS = 1024
 MOST_BLOCKS = 2**17
@@ -51,7 +51,8 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
     """
     path = Path(source).expanduser()
     if not path.exists() and is_path(source):
-        raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. There is no such folder.")
+        words = f"can't load {what} from {str(source)!r}: expected {expected}. There is no such folder."
+        raise InputError(words + suggestion(source))
     try:
         refuse_unsafe(source)
         refuse_claims(kind, source, settings.get("config"))
