@@ -22,7 +22,7 @@ from descend.results import Summary
 from descend.settings import options
 from descend.tasks.text import load_tokenizer
 from tests.support.files import SUMMARY
-from tests.support.runs import refused
+from tests.support.runs import TINY, refused
 
 SECONDS = 25
 """The time of the whole fuzz run; an input that takes longer than its share is a fault."""
@@ -226,11 +226,25 @@ def test_weights_that_are_no_numbers_are_named(model, tmp_path):
         "--eval-steps 0",
         "--seed 18446744073709551616",
         "--seed -1",
+        "--depth 18446744073709551616",
+        "--depth 1025",
+        "--per-device-train-batch-size 18446744073709551616",
+        "--ddp-timeout 18446744073709551616",
+        "--adam-beta1 nan",
+        "--adam-beta2 1",
+        "--adam-epsilon -5",
     ],
 )
 def test_numbers_without_a_meaning_are_one_line(tmp_path, capsys, words):
     line = refused(capsys, "train", "text-ut", "--data", "generated", "--out", tmp_path / "run", *words.split())
     assert words.split()[0].strip("-").replace("-", "_") in line.replace("-", "_") and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", ["--optim-args 5", "--lr-scheduler-kwargs 5"])
+def test_arguments_that_no_optimizer_or_schedule_takes_are_one_line(tmp_path, capsys, words):
+    about = "optimizer" if "optim" in words else "schedule"
+    assert main(["train", *TINY, "--out", str(tmp_path / "run"), "--max-steps", "1", *words.split()]) == 2
+    assert f"descend: the {about} can't be made: " in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_count_below_zero_in_a_summary_is_refused(tmp_path, capsys):
