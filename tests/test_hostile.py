@@ -230,6 +230,8 @@ def test_weights_that_are_no_numbers_are_named(model, tmp_path):
         "--depth 1025",
         "--per-device-train-batch-size 18446744073709551616",
         "--ddp-timeout 18446744073709551616",
+        "--dataloader-num-workers 18446744073709551616",
+        "--parallelism-config 5",
         "--adam-beta1 nan",
         "--adam-beta2 1",
         "--adam-epsilon -5",

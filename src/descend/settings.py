@@ -97,10 +97,11 @@ NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite",
 TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
 PromptLength = Annotated[int, Allowed("be at least 8, a prompt and an answer", lambda value: value >= 8)]
 Count = Annotated[int, Allowed("be at least 1", lambda value: 1 <= value < math.inf)]
+Processes = Annotated[int, Allowed("be from 0 to 1024", lambda value: 0 <= value <= 1024)]
+NoText = Annotated[object, Allowed("be an object of Accelerate, in Python", lambda value: not isinstance(value, str))]
 Layers = Annotated[int, Allowed("be from 1 to 1024", lambda value: 1 <= value <= 1024)]
 Seed = Annotated[int, Allowed("be from 0 to 2^32 - 1", lambda value: 0 <= value < 2**32)]
 Steps = Annotated[int, Allowed("be at least 1, or -1 to train by epochs", lambda value: value == -1 or value >= 1)]
-FromZero = Annotated[int, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
 Options = Annotated[
     str,
     Allowed("be a JSON object of the dual optimizer's arguments other than lr, such as '{\"kp\": 5.0}'", _is_options),
@@ -293,7 +294,8 @@ NAMED = {
     "data_seed": Named(type=Seed),
     "bf16": Named("train in bfloat16"),
     "use_cpu": Named("train on the CPU"),
-    "dataloader_num_workers": Named(type=FromZero),
+    "dataloader_num_workers": Named(type=Processes),
+    "parallelism_config": Named(type=NoText),
     "eval_steps": Named("steps between evaluations", Positive),
     "save_steps": Named("steps between checkpoints", Positive),
     "logging_steps": Named(type=Positive),

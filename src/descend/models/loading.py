@@ -93,8 +93,9 @@ def refuse_broken(model: torch.nn.Module, source: str | Path) -> None:
 
 
 def broken(model: torch.nn.Module) -> str:
-    """The first three weights that are not finite, and how many more there are; empty if there is none."""
-    names = [name for name, weight in model.named_parameters() if not weight.is_meta and not weight.isfinite().all()]
+    """The first three weights and saved buffers that are not finite, and how many more; empty if there is none."""
+    saved = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    names = [name for name, tensor in saved.items() if not tensor.is_meta and not tensor.isfinite().all()]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")
 
 
