@@ -13,14 +13,16 @@ from transformers import AutoModelForSequenceClassification, DistilBertConfig, D
 
 from descend.cli import main, without_secrets
 from descend.cli.escaped import Escaped
+from descend.cli.parsing import check_data
 from descend.errors import InputError
 from descend.models import load_model, refuse_unsafe
 from descend.models.loading import refuse_broken
 from descend.reading import is_path, read_json
 from descend.results import Summary
 from descend.settings import options
+from descend.tasks.text import load_tokenizer
 from tests.support.files import SUMMARY
-from tests.support.runs import refused
+from tests.support.runs import TINY, refused
 
 SECONDS = 25
 """The time of the whole fuzz run; an input that takes longer than its share is a fault."""
@@ -170,6 +172,20 @@ def test_a_typo_in_a_path_is_no_name_on_the_hub(name, path, tmp_path, monkeypatc
             load(name)
 
 
+def test_a_word_that_resembles_a_folder_is_a_typo_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("model", "reviews", "bert-base-uncased-run"):
+        (tmp_path / folder).mkdir()
+    for word in ("modle", "mdel", Path("models")):
+        assert is_path(word)
+        for read in (load, load_tokenizer):
+            with pytest.raises(InputError, match=r"Did you mean model\?.*OWNER/NAME"):
+                read(word)
+    with pytest.raises(InputError, match=r"Did you mean reviews\?"):
+        check_data("revews", hub=True)
+    assert not any(map(is_path, ("bert-base-uncased", "gpt2", "google/model")))
+
+
 def test_adapters_for_a_model_that_is_not_here_ask_no_hub(tmp_path):
     save_file({"a.lora_A.weight": torch.zeros(2, 8)}, tmp_path / "adapter_model.safetensors")
     content = {"base_model_name_or_path": "somebody/model", "peft_type": "LORA", "r": 2}
@@ -210,11 +226,27 @@ def test_weights_that_are_no_numbers_are_named(model, tmp_path):
         "--eval-steps 0",
         "--seed 18446744073709551616",
         "--seed -1",
+        "--depth 18446744073709551616",
+        "--depth 1025",
+        "--per-device-train-batch-size 18446744073709551616",
+        "--ddp-timeout 18446744073709551616",
+        "--dataloader-num-workers 18446744073709551616",
+        "--parallelism-config 5",
+        "--adam-beta1 nan",
+        "--adam-beta2 1",
+        "--adam-epsilon -5",
     ],
 )
 def test_numbers_without_a_meaning_are_one_line(tmp_path, capsys, words):
     line = refused(capsys, "train", "text-ut", "--data", "generated", "--out", tmp_path / "run", *words.split())
     assert words.split()[0].strip("-").replace("-", "_") in line.replace("-", "_") and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", ["--optim-args 5", "--lr-scheduler-kwargs 5"])
+def test_arguments_that_no_optimizer_or_schedule_takes_are_one_line(tmp_path, capsys, words):
+    about = "optimizer" if "optim" in words else "schedule"
+    assert main(["train", *TINY, "--out", str(tmp_path / "run"), "--max-steps", "1", *words.split()]) == 2
+    assert f"descend: the {about} can't be made: " in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_count_below_zero_in_a_summary_is_refused(tmp_path, capsys):

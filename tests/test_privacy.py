@@ -7,6 +7,7 @@ import re
 import mpmath
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import BertConfig, DistilBertConfig
 
 from descend import GaussianNoise, InputError
@@ -96,6 +97,13 @@ def test_no_printed_epsilon_is_below_the_true_one(delta):
     for level, line in zip(levels, rows, strict=True):
         exact, shown = solved(2 / level, delta), float(line.split()[2].replace(",", ""))
         assert exact <= shown <= exact * 1.0101 + 1e-9, line
+
+
+@pytest.mark.parametrize("delta", [4.7525587087355555e-06, 0.012161858972376809])
+def test_an_epsilon_that_is_hardly_above_0_is_not_printed_as_0(delta):
+    ratio = float(2 * math.sqrt(2) * mpmath.erfinv(delta)) * (1 + 1e-13)
+    shown = float(page([1], delta, clip=ratio / 2, dimension=1, tokens=1).splitlines()[1].split()[2])
+    assert 0 < solved(ratio, delta) <= shown < 1e-11
 
 
 # --- a text
@@ -292,6 +300,43 @@ def test_a_run_of_neftune_has_no_epsilon(capsys, run):
     content = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps(content | {"method": "neftune"}))
     assert "NEFTune's noise is uniform" in refused(capsys, "privacy", run)
+
+
+@pytest.mark.parametrize(
+    ("file", "entries", "words"),
+    [
+        ("model/config.json", {"noise": 200.0}, "γ = 200.0, std, gaussian and γ = 20.0, std, gaussian"),
+        ("model/config.json", {"noise": 20.0, "noise_is": "variance"}, "γ = 20.0, variance, gaussian"),
+        ("model/config.json", {"noise": 20.0, "shift": "uniform"}, "γ = 20.0, std, uniform and"),
+        ("descend.json", {"noise": 200.0}, "γ = 200.0, std, gaussian and"),
+    ],
+)
+def test_records_that_contradict_each_other_give_no_epsilon(capsys, run, file, entries, words):
+    """A stranger's edit of one record: none of the two is believed."""
+    entry = {"method": "erm"} | entries
+    model = json.loads((run / "model" / "config.json").read_text()) | {"descend": entry}
+    (run / file).write_text(json.dumps(model if file.startswith("model") else entry))
+    assert words in refused(capsys, "privacy", run)
+
+
+def test_a_dimension_that_the_weights_do_not_have_is_refused(capsys, told, run):
+    """BERT knows no embedding_size: one in its configuration would make C, and with it ε, too small."""
+    save_file({"embedding": torch.zeros(30522, 100)}, run / "model" / "model.safetensors")
+    assert "C = 0.5 (σ_x√100" in told(run)
+    config = json.loads((run / "model" / "config.json").read_text())
+    (run / "model" / "config.json").write_text(json.dumps(config | {"embedding_size": 4}))
+    assert "names embeddings [30522, 4], and its weights have none" in refused(capsys, "privacy", run)
+
+
+def test_what_an_epsilon_holds_for_is_printed_on_the_safe_side():
+    """With the printed std, C and δ ε is no larger than the printed one."""
+    for level in (0.123456789, 3.00004, 17.7777777):
+        for clip in (0.33335555, 27.128856):
+            out = page([level], 1.23456789e-5, clip=clip, dimension=7, tokens=1)
+            std, shown = (float(each.replace(",", "")) for each in row(out)[1:3])
+            norm, delta = (float(re.search(rf"{name} = ([\d.e-]+)", out)[1]) for name in ("C", "δ"))
+            assert std >= level and norm <= clip and delta == 1.23456789e-5
+            assert solved(2 * norm / std, delta) <= shown and out.count(str(level)) == 2
 
 
 @pytest.mark.parametrize(

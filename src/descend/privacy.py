@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 import numpy as np
 
@@ -130,13 +130,17 @@ def page(
     clip = sigma * math.sqrt(dimension) if clip is None else clip
     guarantees = [guarantee(each, delta, clip, tokens=tokens, sigma=sigma, noise_is=noise_is) for each in levels]
     head = ("γ", "std", "ε per token", f"ε per text, T = {tokens:,}")
-    rows = [head, *((f"{g.level:g}", f"{g.std:.4g}", _shown(g.token), _shown(g.text)) for g in guarantees)]
+    rows = [
+        head,
+        *((_exact(g.level), _four_digits(g.std, ROUND_CEILING), _shown(g.token), _shown(g.text)) for g in guarantees),
+    ]
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    norm = f"C = {_four_digits(clip, ROUND_FLOOR)} ({clip_from}; σ_x = {sigma:.4g})"
     lines = ["   ".join(cell.rjust(width) for cell, width in zip(row, wide, strict=True)) for row in rows]
     assumed = (
-        f"These ε, at δ = {delta:g} and with γσ_x as the noise's {noise_is}, are for one noisy copy of a text, its "
-        f"length known, and hold only if no token's embedding is longer than C = {clip:.4g} ({clip_from}; "
-        f"σ_x = {sigma:.4g}): each must be clipped to that norm before the noise, which descend does not do by itself."
+        f"These ε, at δ = {_exact(delta)} and with γσ_x as the noise's {noise_is}, are for one noisy copy of a text, "
+        f"its length known, and hold only if no token's embedding is longer than {norm}: each must be clipped to that "
+        "norm before the noise, which descend does not do by itself."
     )
     return "\n".join([*lines, "", assumed, *_regimes(guarantees)])
 
@@ -161,17 +165,27 @@ def _regimes(guarantees: Sequence[Guarantee]) -> list[str]:
             "an attacker's odds for one whole text against another change by e^ε at most, but for a chance δ.",
         ),
     )
-    return [f"γ = {', '.join(f'{g.level:g}' for g in some)}: {what}" for some, what in sentences if some]
+    return [f"γ = {', '.join(_exact(g.level) for g in some)}: {what}" for some, what in sentences if some]
 
 
 def _shown(value: float) -> str:
     """ε in three digits or in whole numbers, rounded up: a smaller one would promise too much."""
-    if value in (0, math.inf):
-        return "0" if value == 0 else "∞"
+    if value == math.inf:
+        return "∞"
     above = Decimal(value) * (1 + _RELATIVE) + _ABSOLUTE
     digits = max(3, above.adjusted() + 1) if above < 10**6 else 3
     rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(above)
     return f"{rounded:,f}" if 100 <= rounded < 10**6 else f"{float(rounded):.3g}"
+
+
+def _exact(value: float) -> str:
+    """A number in all its digits."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def _four_digits(value: float, rounding: str) -> str:
+    """A number in four digits, rounded to the side on which the printed ε still holds."""
+    return f"{float(Context(prec=4, rounding=rounding).plus(Decimal(f'{value:.12g}'))):.4g}"
 
 
 def _share(delta: float) -> tuple[bool, str]:

@@ -1,5 +1,6 @@
 """Read untrusted files: bounded in size, and an `InputError` for anything that is wrong."""
 
+import difflib
 import json
 import os
 import re
@@ -38,6 +39,12 @@ PICKLES = frozenset({".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".h5", "
 
 LITTER = frozenset({"__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini"})
 """What macOS's archives, Synology's disks and Windows add to data; some of it is named like the data."""
+
+CLOSE = 0.75
+"""The least similarity, of at most 1, by which a name is suggested for a mistyped one."""
+
+MOST_LETTERS = 2
+"""Letters that a misspelt file or folder has too many or too few: ``bert-run`` is not the model ``bert``."""
 
 FOLLOW_LINKS = "DESCEND_FOLLOW_LINKS"
 """Environment variable that allows links to lead out of a data set."""
@@ -242,11 +249,24 @@ def plain_text(value: Any) -> bool:
 def is_path(source: str | Path) -> bool:
     """Whether a name that may be one on the Hub is meant as a path on this machine: then no Hub is asked for it.
 
-    So is one that exists, one that looks like a path, and one in a folder that exists.
+    So is one that exists, one that looks like a path, one in a folder that exists, and one that `suggestion` knows.
     """
     text, path = str(source), Path(source).expanduser()
     looks = path.is_absolute() or text.startswith((".", "~")) or text.endswith("/") or "\\" in text
-    return path.exists() or looks or len(path.parts) > 2 or (len(path.parts) == 2 and Path(path.parts[0]).is_dir())
+    inside = len(path.parts) > 2 or (len(path.parts) == 2 and Path(path.parts[0]).is_dir())
+    return path.exists() or looks or inside or bool(suggestion(source))
+
+
+def suggestion(source: str | Path) -> str:
+    """A sentence with the name in the working directory that a single word misspells; empty if it seems to be none."""
+    word = str(source)
+    if len(Path(word).parts) != 1 or Path(word).exists():
+        return ""
+    names = [path.name for path in Path().iterdir() if abs(len(path.name) - len(word)) <= MOST_LETTERS]
+    close = difflib.get_close_matches(word, names, n=1, cutoff=CLOSE)
+    return (
+        f" Did you mean {close[0]}? A name on the Hub that resembles it needs its owner: OWNER/NAME." if close else ""
+    )
 
 
 def is_inside(root: Path, path: Path) -> bool:

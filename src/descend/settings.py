@@ -60,6 +60,10 @@ def _usual(name: str) -> str:
     return f"{plain}; {with_alpha} with α"
 
 
+MOST_WHOLE = 2**53
+"""Largest whole number of a setting: a larger one is a typing error, and fits no integer of PyTorch's."""
+
+
 class Allowed(NamedTuple):
     """The range of a setting.
 
@@ -93,9 +97,11 @@ NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite",
 TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
 PromptLength = Annotated[int, Allowed("be at least 8, a prompt and an answer", lambda value: value >= 8)]
 Count = Annotated[int, Allowed("be at least 1", lambda value: 1 <= value < math.inf)]
+Processes = Annotated[int, Allowed("be from 0 to 1024", lambda value: 0 <= value <= 1024)]
+NoText = Annotated[object, Allowed("be an object of Accelerate, in Python", lambda value: not isinstance(value, str))]
+Layers = Annotated[int, Allowed("be from 1 to 1024", lambda value: 1 <= value <= 1024)]
 Seed = Annotated[int, Allowed("be from 0 to 2^32 - 1", lambda value: 0 <= value < 2**32)]
 Steps = Annotated[int, Allowed("be at least 1, or -1 to train by epochs", lambda value: value == -1 or value >= 1)]
-FromZero = Annotated[int, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
 Options = Annotated[
     str,
     Allowed("be a JSON object of the dual optimizer's arguments other than lr, such as '{\"kp\": 5.0}'", _is_options),
@@ -279,13 +285,17 @@ NAMED = {
     "per_device_eval_batch_size": Named(type=Count),
     "gradient_accumulation_steps": Named(type=Count),
     "weight_decay": Named(type=NotNegative),
+    "adam_beta1": Named(type=Rate),
+    "adam_beta2": Named(type=Rate),
+    "adam_epsilon": Named(type=NotNegative),
     "max_grad_norm": Named(type=NotNegative),
     "neftune_noise_alpha": Named(type=Positive),
     "seed": Named("of weights, data order and noise", Seed),
     "data_seed": Named(type=Seed),
     "bf16": Named("train in bfloat16"),
     "use_cpu": Named("train on the CPU"),
-    "dataloader_num_workers": Named(type=FromZero),
+    "dataloader_num_workers": Named(type=Processes),
+    "parallelism_config": Named(type=NoText),
     "eval_steps": Named("steps between evaluations", Positive),
     "save_steps": Named("steps between checkpoints", Positive),
     "logging_steps": Named(type=Positive),
@@ -352,7 +362,7 @@ class PretrainedSettings:
     """
 
     model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
-    keep_layers: Count | None = setting(None, "cut it to its first K blocks before training [all]")
+    keep_layers: Layers | None = setting(None, "cut it to its first K blocks before training [all]")
     noise: NoiseLevel = setting(0.0, "training noise γ, in std of the embeddings")
 
     @property
@@ -370,7 +380,7 @@ class NewModelSettings:
     """
 
     model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
-    depth: Count = setting(6, "L, layers of a small model")
+    depth: Layers = setting(6, "L, layers of a small model")
     hidden_size: Count = setting(128, "width of a small model")
 
 
@@ -382,7 +392,7 @@ class VideoSettings(RecipeSettings):
 
     data: str = field(kw_only=True, metadata={"help": "videos, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
-    depth: Count = setting(7, "L, the number of layers")
+    depth: Layers = setting(7, "L, the number of layers")
     window: int = setting(5, "T, frames in a window")
     stride: int = setting(1, "frames from one training window to the next")
 
@@ -432,7 +442,7 @@ class ViTSettings(VideoSettings):
     A layer is read by a norm and a linear layer (``decoder``), or its tokens are the pixels (``pixels``).
     """
 
-    depth: Count = setting(12, "L, the blocks; of a pretrained ViT the first L")
+    depth: Layers = setting(12, "L, the blocks; of a pretrained ViT the first L")
     window: int = setting(5, "T, frames in a window; each is read alone")
     pretrained: str | None = setting(None, "Hub name or folder of a ViT or DINOv2 [a small new one]")
     hidden_size: int | None = setting(None, "width of a new ViT [128; for pixels 768]")
@@ -500,7 +510,7 @@ class NewTextSettings(NewModelSettings, TextSettings):
 class TextUTSettings(NewTextSettings):
     """Settings of the unrolled transformer on word embeddings."""
 
-    depth: Count = setting(5, "L, the number of layers")
+    depth: Layers = setting(5, "L, the number of layers")
     model: str = setting(SMALL, "small, or whose embeddings to use [small]")
     dropout: Dropout = setting(0.5, "dropout of embeddings and mean token")
     attention_size: Count = setting(64, "dimension of attention")
@@ -637,7 +647,7 @@ class Setting(NamedTuple):
             if self.kind is str and not isinstance(value, str | os.PathLike) and self.allowed is None:
                 return "be a text"
         if self.allowed is None or self.allowed.holds(value):
-            return ""
+            return f"be at most {MOST_WHOLE:,}" if self.kind is int and abs(value) > MOST_WHOLE else ""
         infinite = number and not math.isfinite(value) and self.allowed.words.startswith("be at least")
         return self.allowed.words + ", and finite" * infinite
 

@@ -172,6 +172,11 @@ def adapter(folder):
         {"alpha_pattern": {"(?:(?:a*)b)*c": 1}},
         {"layers_pattern": ["(layer+)+"]},
         {"target_modules": ".*" * 20 + "x"},
+        {"target_modules": ".*.*.*.*.*.*!"},  # 10 seconds for each module
+        {"target_modules": r"(?:.|\w)*!"},
+        {"modules_to_save": ["(a+)+$"]},
+        {"num_virtual_tokens": 2**40},
+        {"layer_replication": [[0, 2]] * 10_000},
         {"target_modules": "("},
         {"r": 2**23},
         {"rank_pattern": {"q_lin": 2**23}},
@@ -182,7 +187,7 @@ def adapter(folder):
 def test_an_adapters_expressions_end_and_its_rank_is_that_of_its_weights(adapter, entries):
     refuse_unsafe(adapter)
     change(adapter, "adapter_config.json", **entries)
-    with pytest.raises(InputError, match=r"regular expression that may not end|has the rank"):
+    with pytest.raises(InputError, match=r"regular expression that may not end|has the rank|asks for 20,000 layers"):
         refuse_unsafe(adapter)
 
 

@@ -1,6 +1,9 @@
 """The page, seen by a real browser."""
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +122,38 @@ def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> N
         assert " ".join(visit.page.title().split()) == said
         for place in ("h1", ".subtitle", ".verdict", "table", ".plot >> nth=-1"):
             assert said in " ".join(visit.page.locator(place).first.text_content().split())
+
+
+def policy(page: Path) -> dict[str, str]:
+    """Directive → its value, in the policy of a page."""
+    (content,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page.read_text())
+    return dict(each.strip().split(" ", 1) for each in content.split(";"))
+
+
+def test_a_policy_allows_the_pages_own_script_and_no_other(pages: list[Path], tmp_path: Path) -> None:
+    put(tmp_path, {f"{name}.json": '[{"instruction": "a", "output": "b", "generator": "c"}]' for name in "ab"})
+    answers = write_completions([tmp_path / "a.json", tmp_path / "b.json"], tmp_path / "page.html")
+    for page in (*pages, answers):
+        scripts = re.findall(r"<script>(.*?)</script>", page.read_text(), re.DOTALL)
+        assert len(scripts) == (page != answers)
+        allowed, digests = policy(page), [hashlib.sha256(each.encode()).digest() for each in scripts]
+        if scripts:
+            assert allowed.pop("script-src") == f"'sha256-{base64.b64encode(digests[0]).decode()}'"
+        allowed.pop("script-src", None)
+        assert allowed == {
+            **{"default-src": "'none'", "img-src": "data:", "style-src": "'unsafe-inline'"},
+            **{"base-uri": "'none'", "form-action": "'none'"},
+        }
+
+
+def test_a_script_in_a_page_that_is_not_ours_does_not_run(browser: Browser, pages: list[Path], tmp_path: Path) -> None:
+    harm = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\"><base href=//x>"
+    file = tmp_path / "page.html"
+    file.write_text(pages[0].read_text().replace("<main>", f"<main>{harm}"))
+    with Visit(browser, file) as visit:
+        assert visit.page.title() == TITLE
+        assert visit.page.evaluate("document.baseURI") == file.as_uri()
+        assert sum("Content Security Policy" in each for each in visit.complaints) >= 3
 
 
 def test_whatever_a_model_answers_is_text(browser: Browser, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
+from descend.cli import main
 from descend.errors import InputError
 from descend.report import RunView, figures, write_page
 from descend.report.answer import answer, evaluated_differently, numbers
@@ -439,3 +440,10 @@ def test_a_multiplier_of_a_layer_that_the_run_has_not_is_refused(tmp_path: Path)
     (folder / "records.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match="layers 0 to 7"):
         RunView.read(folder)
+
+
+def test_a_comparison_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    runs = [str(fake_run(tmp_path / each, each, frames=False)) for each in ("erm", "constrained")]
+    assert main(["compare", *runs, "--out", str(tmp_path / "page")]) == 0
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "constrained" in page and str(tmp_path) not in page and str(Path.home()) not in page

@@ -391,3 +391,13 @@ def test_a_damaged_run_is_one_clear_line_and_its_results_stay(finished, out, cap
     line = refused(capsys, "evaluate", out, "--noise", "0.8")
     assert fault in line and (not fault.endswith("loaded: ") or line.endswith(AGAIN))
     assert (out / "summary.json").read_text() == (finished / "summary.json").read_text()
+
+
+def test_weights_that_are_no_numbers_are_named_in_an_evaluation(out, capsys):
+    file = out / "model" / "model.safetensors"
+    weights = load_file(file)
+    name = min(weights)
+    weights[name].view(-1)[0] = float("nan")
+    save_file(weights, file, {"format": "pt"})
+    _, err = said(capsys, "evaluate", out, "--noise", "0", "--limit", "2")
+    assert f"WARNING: {out / 'model'} has weights that are NaN or infinite: {name}" in err

@@ -4,9 +4,12 @@ import json
 import math
 import multiprocessing
 import os
+import platform
+import re
 import shlex
 import shutil
 import signal
+import socket
 import sqlite3
 import sys
 import time
@@ -483,6 +486,14 @@ def test_a_foreign_database_gets_no_tables(tmp_path, capsys, place):
     more = [] if place == "default" else ["--storage", f"sqlite:///{file}"]
     assert str(file if place == "given" else "sweep.db") in refused(capsys, *words(out, 1, *ERM, *more))
     assert file.read_bytes() == before
+
+
+def test_no_file_or_page_of_a_sweep_names_the_host(swept):
+    names = {platform.node(), socket.gethostname()} - {"", "localhost"}
+    for file in (swept / "sweep.json", swept / "report.html"):
+        assert [name for name in names if re.search(rf"\b{re.escape(name)}\b", file.read_text())] == []
+    workers = {trial["worker"] for part in found(swept)["methods"].values() for trial in part["trials"]}
+    assert all(re.fullmatch(r"process \d+", worker) for worker in workers)
 
 
 def test_a_token_stands_nowhere(tmp_path, capsys):

@@ -3,6 +3,8 @@
 And nothing of TRL's is lost: packing, chat templates, metrics.
 """
 
+import socket
+import sys
 from collections import Counter
 
 import pytest
@@ -290,6 +292,21 @@ def test_trls_own_metrics_are_logged(tmp_path, tokenizer, logging):
         # TRL's are means of micro-batches' means, ours of all tokens.
         torch.testing.assert_close(torch.tensor(logs[method]), torch.tensor(logs["TRL"]), rtol=0.05, atol=0.02)
         assert [row[-1] for row in logs[method]] == [row[-1] for row in logs["TRL"]]
+
+
+def test_nobody_is_told_that_somebody_trains(tmp_path, tokenizer, monkeypatch):
+    """TRL reports each trainer to the Hub, from a thread of its own."""
+    told = []
+    for module in [module for name, module in sys.modules.items() if name.split(".")[0] in ("trl", "huggingface_hub")]:
+        if "send_telemetry" in vars(module):
+            monkeypatch.setattr(module, "send_telemetry", lambda *args, **kwargs: told.append(args))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: told.append(args))
+    monkeypatch.delenv("CI", raising=False)
+    tuned(tmp_path, tokenizer, plain=True)
+    assert told  # by TRL's own
+    told.clear()
+    tuned(tmp_path, tokenizer)
+    assert told == [] and DescentSFTTrainer._send_telemetry is not SFTTrainer._send_telemetry
 
 
 @pytest.mark.filterwarnings("ignore:.*chunked_nll:FutureWarning")

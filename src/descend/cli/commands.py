@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import COMPLETING, check_run, declared, hyphenated, levels, read, talk
 from descend.cli.settings import given_settings
-from descend.errors import InputError, refuse
+from descend.errors import InputError, refuse, refusing
 from descend.recipes import RECIPES
 
 if TYPE_CHECKING:
@@ -264,9 +264,9 @@ def privacy(words: Sequence[str]) -> None:
     chosen: dict[str, Any] = {"sigma": 1.0, "noise_is": "std", "dimension": 768}
     gammas = options.noise or []
     if options.run is not None:
-        trained, chosen["sigma"], chosen["noise_is"] = _trained_noise(options.run)
+        trained, chosen["sigma"], chosen["noise_is"], kind = _trained_noise(options.run)
         if not gammas:
-            _refuse_other_noise(options.run)
+            _refuse_other_noise(options.run, kind)
             gammas = [trained]
         if (options.dimension, options.clip) == (None, None):
             chosen["dimension"] = _width(options.run)
@@ -280,19 +280,28 @@ def privacy(words: Sequence[str]) -> None:
     print(page(gammas, options.delta, clip=options.clip, tokens=options.tokens, **chosen))
 
 
-def _trained_noise(run: Path) -> tuple[float, float | None, str]:
-    """Training noise γ of a run or a saved model; σ_x, which only a run holds; and what γσ_x is of the noise."""
-    from descend.results import CONFIG_FILE, read_config, read_trained
+def _trained_noise(run: Path) -> tuple[float, float | None, str, str]:
+    """Training noise γ of a run or a saved model; σ_x, which only a run holds; what γσ_x is of the noise; its kind."""
+    from descend.reading import read_json
+    from descend.results import CONFIG_FILE, MODELS, read_config, read_trained
 
-    if (saved := read_trained(run)) is not None:
-        return saved.noise, None, saved.noise_is
-    config = read_config(run)
-    if config.sigma is None:
-        raise InputError(f"{run} is not finished: σ_x of its embedding is known at its end. Resume it with --resume.")
-    noise = config.settings.get("noise")
-    if not isinstance(noise, int | float):
-        raise InputError(f"{run / CONFIG_FILE} must hold settings.noise, a number; got {noise!r:.60}. Give --noise.")
-    return float(noise), config.sigma, str(config.settings.get("noise_is", "std"))
+    path, sigma, saved = run / CONFIG_FILE, None, [read_trained(run), read_trained(run / MODELS[0])]
+    records = [(each.noise, each.noise_is, _kind(each.method, each.shift)) for each in saved if each is not None]
+    if saved[0] is None or (path.is_file() and "recipe" in read_json(path)):
+        config = read_config(run)
+        if config.sigma is None:
+            raise InputError(f"{run} is not finished: σ_x of its embedding is known at its end. Resume it by --resume.")
+        sigma, noise = config.sigma, config.settings.get("noise")
+        if isinstance(noise, bool) or not isinstance(noise, int | float):
+            raise InputError(f"{path} must hold settings.noise, a number; got {noise!r:.60}. Give --noise.")
+        method = config.method if config.neftune_alpha is None else "neftune"
+        kind = _kind(method, str(config.settings.get("shift", "gaussian")))
+        records.append((noise, str(config.settings.get("noise_is", "std")), kind))
+    if any(record != records[0] for record in records):
+        told = " and ".join(f"γ = {noise}, {noise_is}, {kind}" for noise, noise_is, kind in dict.fromkeys(records))
+        raise InputError(f"the records of {run} and of its model differ in the training noise: {told}. Train it again.")
+    noise, noise_is, kind = records[0]
+    return noise, sigma, noise_is, kind
 
 
 _NO_EPSILON = {
@@ -304,30 +313,26 @@ _NO_EPSILON = {
 """Why other noise than Gaussian has no ε here."""
 
 
+def _kind(method: str, shift: str) -> str:
+    """The name of the training noise: ``gaussian``, one of `_NO_EPSILON`, or another one."""
+    return "neftune" if method == "neftune" else next((each for each in _NO_EPSILON if each in shift), shift)
+
+
 _WIDTHS = ("embedding_size", "word_embed_proj_dim", "hidden_size", "dim", "n_embd", "d_model")
 """Names of the dimension of a model's token embeddings; where they are projected, as in ALBERT, the first ones."""
 
 
-def _refuse_other_noise(run: Path) -> None:
+def _refuse_other_noise(run: Path, kind: str) -> None:
     """Refuse a model whose training noise is not Gaussian: ε is that of Gaussian noise alone."""
-    from descend.results import CONFIG_FILE, MODELS, read_config, read_trained
-
-    saved = read_trained(run) or read_trained(run / MODELS[0])
-    kind, method = ("gaussian", "") if saved is None else (saved.shift, saved.method)
-    if read_trained(run) is None and (run / CONFIG_FILE).is_file():
-        config = read_config(run)
-        method = config.method
-        kind = str(config.settings.get("shift", kind))
-        if config.neftune_alpha is not None:
-            method = "neftune"
-    name = "neftune" if method == "neftune" else next((each for each in _NO_EPSILON if each in kind), kind)
-    if name != "gaussian":
-        why = _NO_EPSILON.get(name, f"its noise is {kind!r}, for which descend knows none")
+    if kind != "gaussian":
+        why = _NO_EPSILON.get(kind, f"its noise is {kind!r}, for which descend knows none")
         raise InputError(f"{run} has no ε: {why}. Give --noise for that of Gaussian noise of your choice.")
 
 
 def _width(run: Path) -> int:
     """The dimension of a run's token embeddings."""
+    from safetensors import safe_open
+
     from descend.reading import read_json
     from descend.results import read_trained
 
@@ -343,4 +348,18 @@ def _width(run: Path) -> int:
             f"expected a model with token embeddings and one of {', '.join(_WIDTHS)}; {file} names none. Give "
             "--dimension, the length of each vector that the noise is added to."
         )
+    with refusing(f"the weights of {file.parent} can't be read", "Copy the model again."):
+        shapes = [
+            tensors.get_slice(name).get_shape()
+            for weights in file.parent.glob("*.safetensors")
+            for tensors in [safe_open(weights, "np")]
+            for name in tensors.keys()  # noqa: SIM118
+        ]
+    embedding = [entries["vocab_size"], width]
+    refuse(
+        (
+            bool(shapes) and embedding not in shapes,
+            f"{file} names embeddings {embedding}, and its weights have none of that shape. Give --dimension.",
+        )
+    )
     return width

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from descend.errors import InputError
 from descend.progress import QUIET
-from descend.reading import is_path, refuse_file
+from descend.reading import CLOSE, is_path, refuse_file, suggestion
 from descend.recipes import GENERATED
 from descend.settings import DIGITS
 
@@ -55,9 +55,6 @@ OTHER_NAMES = {
     "log-level": "verbose debug verbosity",
 }
 """Option → the names that other programs and Transformers have for it."""
-
-CLOSE = 0.75
-"""The least similarity, of at most 1, by which a name is suggested for a mistyped one."""
 
 COMPLETING = "_ARGCOMPLETE"
 """The environment variable by which a shell asks for completion."""
@@ -249,7 +246,8 @@ def check_data(data: str | None, *, hub: bool = False, images: bool = False) -> 
         return
     if not hub or is_path(data):
         names = " or the name of a data set on the Hub" if hub else f", {DIGITS}" if images else ""
-        raise InputError(f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}.")
+        words = f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}."
+        raise InputError(words + suggestion(data))
 
 
 def check_run(folder: Path, model: str) -> str:

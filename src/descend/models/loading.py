@@ -16,7 +16,7 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 from transformers.utils import logging
 
 from descend.errors import InputError, reason, refuse
-from descend.reading import PICKLES, is_path, read_json
+from descend.reading import PICKLES, is_path, read_json, suggestion
 
 MOST_LAYERS = 1024
 MOST_BLOCKS = 2**17
@@ -51,7 +51,8 @@ def load_model(kind: Any, source: str | Path, what: str, expected: str, **settin
     """
     path = Path(source).expanduser()
     if not path.exists() and is_path(source):
-        raise InputError(f"can't load {what} from {str(source)!r}: expected {expected}. There is no such folder.")
+        words = f"can't load {what} from {str(source)!r}: expected {expected}. There is no such folder."
+        raise InputError(words + suggestion(source))
     try:
         refuse_unsafe(source)
         refuse_claims(kind, source, settings.get("config"))
@@ -92,8 +93,9 @@ def refuse_broken(model: torch.nn.Module, source: str | Path) -> None:
 
 
 def broken(model: torch.nn.Module) -> str:
-    """The first three weights that are not finite, and how many more there are; empty if there is none."""
-    names = [name for name, weight in model.named_parameters() if not weight.is_meta and not weight.isfinite().all()]
+    """The first three weights and saved buffers that are not finite, and how many more; empty if there is none."""
+    saved = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    names = [name for name, tensor in saved.items() if not tensor.is_meta and not tensor.isfinite().all()]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")
 
 
@@ -190,11 +192,11 @@ def _refuse_shards(index: Path) -> None:
         refuse((outside, f"{index} names {shard[:60]!r}; expected names of *.safetensors beside it."))
 
 
-_PATTERNS = ("target_modules", "exclude_modules", "layers_pattern", "rank_pattern", "alpha_pattern")
+_PATTERNS = ("target_modules", "exclude_modules", "modules_to_save", "layers_pattern", "rank_pattern", "alpha_pattern")
 """Entries of an ``adapter_config.json`` that PEFT takes for regular expressions, or puts into one."""
 
-MOST_REPEATS, MOST_PATTERN = 6, 500
-"""Repetitions without a bound in a regular expression of an adapter, and its characters."""
+MOST_REPEATS, MOST_PATTERN = 3, 500
+"""Repetitions in a regular expression of an adapter, and its characters."""
 
 
 def _refuse_adapter(adapter: dict[str, Any], folder: Path) -> None:
@@ -202,20 +204,30 @@ def _refuse_adapter(adapter: dict[str, Any], folder: Path) -> None:
     source, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     for name in _PATTERNS:
         value = adapter.get(name)
-        names_alone = isinstance(value, list) and name.endswith("modules")
+        names_alone = isinstance(value, list) and name in ("target_modules", "exclude_modules")
         for pattern in [value] if isinstance(value, str) else () if names_alone else value or ():
             words = f"{source}: {name} has a regular expression that may not end: {pattern!r:.60}."
             refuse((not _ends(pattern), words))
     pattern = adapter.get("rank_pattern")
-    ranks = [adapter.get("r"), *(pattern.values() if isinstance(pattern, dict) else ())]
+    ranks = [
+        adapter.get("r"),
+        adapter.get("num_virtual_tokens"),
+        *(pattern.values() if isinstance(pattern, dict) else ()),
+    ]
     sizes = max((max(shape, default=0) for shape in _shapes(file)), default=0)
     for rank in ranks:
         wrong = rank is not None and (type(rank) is not int or not 0 <= rank <= sizes)
         refuse((wrong, f"{source} has the rank {rank!r:.60}; the weights beside it are of at most {sizes}."))
+    parts = adapter.get("layer_replication") or []
+    ranges = isinstance(parts, list) and all(
+        isinstance(each, list) and [*map(type, each)] == [int] * 2 for each in parts
+    )
+    layers = sum(end - start for start, end in parts) if ranges else math.inf
+    refuse((layers > MOST_LAYERS, f"{source}: layer_replication asks for {layers:,} layers; at most {MOST_LAYERS}."))
 
 
 def _ends(pattern: Any) -> bool:
-    """Whether a regular expression is matched in a time that grows slowly: no repetition is inside another one."""
+    """Whether a regular expression is matched in a time that grows slowly: no repetition holds another or a choice."""
     if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN:
         return False
     try:
@@ -227,10 +239,10 @@ def _ends(pattern: Any) -> bool:
 
 
 def _repeats(parsed: Any, inside: bool) -> Iterator[bool]:
-    """For each repetition in a parsed regular expression whether it is inside another one."""
+    """For each repetition, and each choice inside one, whether it is inside another repetition."""
     for operation, content in parsed:
         repeats = str(operation).endswith("REPEAT")
-        if repeats:
+        if repeats or (inside and str(operation) == "BRANCH"):
             yield inside
         for part in content if isinstance(content, tuple | list) else [content]:
             for each in part if isinstance(part, list) else [part]:

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Subset
 from transformers.trainer_utils import has_length
 
-from descend.errors import InputError, refuse
+from descend.errors import InputError, refuse, refusing
 from descend.evaluation.probes import fit_exits
 from descend.models import LayeredCausalLM, LibraryModel
 from descend.training.config import DescentArguments
@@ -83,7 +83,8 @@ class OwnExits(Measuring):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Transformers' optimizer; the head and own exits learn at ``head_lr_ratio`` times the model's rate."""
         is_new, ratio, model = self.optimizer is None, self.args.head_lr_ratio, self.objective.model
-        optimizer = super().create_optimizer(*args, **kwargs)
+        with refusing("the optimizer can't be made", "Correct optim, optim_args or optim_target_modules."):
+            optimizer = super().create_optimizer(*args, **kwargs)
         if is_new and ratio != 1 and isinstance(model, LibraryModel):
             heads = {id(parameter) for parameter in model.head_parameters()}
             for group in list(optimizer.param_groups):
@@ -91,3 +92,8 @@ class OwnExits(Measuring):
                     group["params"] = [each for each in group["params"] if id(each) not in heads]
                     optimizer.add_param_group({**group, "params": of_heads, "lr": ratio * group["lr"]})
         return optimizer
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        """Transformers' schedule of the learning rate."""
+        with refusing("the schedule can't be made", "Correct lr_scheduler_type or lr_scheduler_kwargs."):
+            return super().create_scheduler(*args, **kwargs)

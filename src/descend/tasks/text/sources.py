@@ -10,7 +10,17 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dat
 
 from descend.errors import InputError, reason, refuse, refusing
 from descend.progress import counted
-from descend.reading import is_litter, is_path, json_objects, lines, plain_text, read_text, refuse_ways_out, shown
+from descend.reading import (
+    is_litter,
+    is_path,
+    json_objects,
+    lines,
+    plain_text,
+    read_text,
+    refuse_ways_out,
+    shown,
+    suggestion,
+)
 from descend.tasks.folders import class_files, class_name, class_order, folders_in, side_and_other_words, sides_in
 from descend.tasks.splits import TEST_SHARE, split_classes
 from descend.tasks.text.tokens import cleaned
@@ -304,7 +314,8 @@ def _quotes(file: Path) -> bool:
 
 def _of_hub(name: str | Path, columns: dict[str, str], keep_markup: bool, test: str = "test") -> DatasetDict:
     """Load a data set from the Hub and rename its columns to ours."""
-    refuse((is_path(name), f"there is no file or folder {name}; expected one, or the name of a data set on the Hub."))
+    words = f"there is no file or folder {name}; expected one, or the name of a data set on the Hub."
+    refuse((is_path(name), words + suggestion(name)))
     with refusing(f"{name} is no folder, and as a name on the Hub it can't be loaded", "Give the folder of the data."):
         loaded = load_dataset(str(name))
         sides = DatasetDict({"train": loaded["train"], "test": loaded[test]})

@@ -20,7 +20,7 @@ from transformers import (
 
 from descend.errors import InputError, SampleError, reason
 from descend.progress import progress
-from descend.reading import is_path
+from descend.reading import is_path, suggestion
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -147,7 +147,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """
     folder = Path(source).expanduser()
     if not folder.exists() and is_path(source):
-        raise InputError(f"can't load a tokenizer from {str(source)!r}: there is no such folder.")
+        words = f"can't load a tokenizer from {str(source)!r}: there is no such folder."
+        raise InputError(words + suggestion(source))
     reader = next((kind for name, kind in _READERS.items() if (folder / name).is_file()), AutoTokenizer)
     try:
         tokenizer = reader.from_pretrained(folder if folder.is_dir() else source, trust_remote_code=False)
