@@ -6,26 +6,38 @@ is checked where it is used; `descend.core` checks its own ranges again, since i
 """
 
 import difflib
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
+from descend.declared import (
+    SMALL,
+    Allowed,
+    Count,
+    Dropout,
+    Factor,
+    FromZero,
+    InnerShare,
+    NoiseLevel,
+    NotNegative,
+    Options,
+    Positive,
+    PromptLength,
+    Scale,
+    Seed,
+    Share,
+    Steps,
+    TextLength,
+    flag_of,
+    setting,
+)
 from descend.errors import InputError
-
-GENERATED = "generated"
-"""The value of ``data`` for the generated data that come with Descend."""
-
-DIGITS = "digits"
-"""The value of ``data`` for scikit-learn's images of digits."""
-
-SMALL = "small"
-"""The value of ``model`` for a new small model."""
+from descend.methods import CLASSES
 
 PRETRAINED_DUAL = '{"start": 0}'
 """`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
@@ -34,20 +46,15 @@ constraint is violated."""
 LIBRARIES = ("transformers", "trl")
 """Packages whose arguments a trainer takes beside Descend's settings."""
 
-METHODS: dict[str, set[str]] = {
-    "erm": set(),
-    "constrained": set(),
-    "useful": set(),
-    "uniform": set(),
-    "linear": {"inner_weight"},
-    "weighted": {"layer_weights"},
-    "r-drop": {"r_drop"},
-    "neftune": set(),
-    "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
-    "probe": set(),
-}
-"""Name → settings that no other method uses. `descend.training.methods` has a class for each."""
+METHODS = {name: {each.name for each in fields(kind.Settings)} for name, kind in CLASSES.items()}
+"""Name → settings that no other method uses."""
 
+# Type checkers know a method's settings in its own file alone.
+if TYPE_CHECKING:
+    _OfMethods = object
+else:
+    _declared = dict.fromkeys(kind.Settings for kind in reversed(CLASSES.values()))
+    _OfMethods = type("_OfMethods", tuple(kind for kind in _declared if fields(kind)), {})
 
 WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
 WITH_ALPHA = {"dual_optimizer": "sgd", "dual_warmup_steps": 0.1, "resilience": 0.05}
@@ -58,48 +65,6 @@ def _usual(name: str) -> str:
     """Both values of a setting that is None, for its help."""
     plain, with_alpha = (str(table[name]).removesuffix(".0") for table in (WITHOUT_ALPHA, WITH_ALPHA))
     return f"{plain}; {with_alpha} with α"
-
-
-class Allowed(NamedTuple):
-    """The range of a setting.
-
-    Attributes:
-        words: What the value must do, such as ``lie in [0, 1]``.
-        holds: Whether a value of the right type is allowed.
-    """
-
-    words: str
-    holds: Callable[[Any], bool]
-
-
-def _is_options(text: Any) -> bool:
-    """Whether a text is a JSON object of a dual optimizer's arguments."""
-    try:
-        options = json.loads(text)
-    except (ValueError, TypeError):
-        return False
-    return isinstance(options, dict) and not options.keys() & {"lr", "maximize", "name", "in_force"}
-
-
-Share = Annotated[float, Allowed("lie in [0, 1]", lambda value: 0 <= value <= 1)]
-InnerShare = Annotated[float, Allowed("lie between 0 and 1", lambda value: 0 < value < 1)]
-Rate = Annotated[float, Allowed("be a rate in [0, 1)", lambda value: 0 <= value < 1)]
-Dropout = Annotated[float, Allowed("lie in [0, 1)", lambda value: 0 <= value < 1)]
-Factor = Annotated[float, Allowed("lie in (0, 1]", lambda value: 0 < value <= 1)]
-NotNegative = Annotated[float, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
-Positive = Annotated[float, Allowed("be a number above 0, or left out", lambda value: 0 < value < math.inf)]
-Scale = Annotated[str, Allowed("be 'std' or 'variance'", lambda value: value in ("std", "variance"))]
-NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite", lambda value: 0 <= value < math.inf)]
-TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
-PromptLength = Annotated[int, Allowed("be at least 8, a prompt and an answer", lambda value: value >= 8)]
-Count = Annotated[int, Allowed("be at least 1", lambda value: 1 <= value < math.inf)]
-Seed = Annotated[int, Allowed("be from 0 to 2^32 - 1", lambda value: 0 <= value < 2**32)]
-Steps = Annotated[int, Allowed("be at least 1, or -1 to train by epochs", lambda value: value == -1 or value >= 1)]
-FromZero = Annotated[int, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
-Options = Annotated[
-    str,
-    Allowed("be a JSON object of the dual optimizer's arguments other than lr, such as '{\"kp\": 5.0}'", _is_options),
-]
 
 
 def read_alpha(text: str) -> float | list[float]:
@@ -115,19 +80,6 @@ def read_alpha(text: str) -> float | list[float]:
     return values if len(values) > 1 else values[0]
 
 
-def setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field of a dataclass of settings.
-
-    The metadata go to `argparse` as they are, through `HfArgumentParser`, so a range stands in the field's type.
-
-    Args:
-        default: The default.
-        help: One line; if the default is None, it ends with what that means, in brackets.
-        choices: All allowed values, for text that has only a few.
-    """
-    return field(default=default, metadata={"help": help} | ({"choices": choices} if choices else {}))
-
-
 def _has_gpu() -> bool:
     import torch
 
@@ -135,18 +87,14 @@ def _has_gpu() -> bool:
 
 
 @dataclass
-class DescentSettings:
+class DescentSettings(_OfMethods):
     """The settings of the constrained problem and its solution; `DescentConfig` checks and uses them.
 
-    The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more.
+    The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more. The settings
+    of a method, such as ``inner_weight``, are in its ``Settings``.
 
     Attributes:
-        method: ``constrained``: descent constraints, eq. (4). ``useful``: constraints without α as a means to useful
-            layers; whether they hold is not asked. ``erm``: the same loop without constraints, eq. (3). ``probe``: ERM
-            with own exits that learn beside the model and do not change it. ``uniform`` and ``linear``: deep
-            supervision, a mean of all layers' losses without constraints, weighted equally or in
-            proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
-            ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
+        method: What is minimized, and how; `descend.methods` has a file for each.
         preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
             lost. Other settings override it, and ``config.json`` lists them.
         strength: How much of the descent early layers must do, from 0 to 1; None for the recipe's own, or 0.2. The
@@ -176,17 +124,6 @@ class DescentSettings:
         slack: ``implicit``, eq. (38), or ``explicit``, eq. (36).
         slack_lr: Learning rate of explicit slack; None for 0.1 ρ, with which u goes a tenth of the way to ρλ in a step.
         slack_optimizer: How explicit slack moves: ``sgd``, ``adam`` or ``nupi``; None for ``sgd``.
-        inner_weight: Of ``linear``: c, the weight of inner layers beside the last one, w_l = c·l/L.
-        layer_weights: Of ``weighted``: L+1 numbers with commas, the weights of f_0 … f_L, or the folder of an earlier
-            run, whose logged weights are replayed.
-        r_drop: Of ``r-drop``: the price κ of the difference between the two passes' predictions.
-        layer_dropout: Of ``layerskip``: p_max, the last block's dropout rate; earlier blocks have less.
-        layer_dropout_schedule: Of ``layerskip``: whether the rates grow from 0 over the run, or are constant, which
-            suits fine-tuning.
-        exit_scale: Of ``layerskip``: e, the scale of inner exits' losses beside the last one's.
-        exit_curriculum: Of ``layerskip``: whether inner exits take turns, or join one by one from the last to the
-            first in the first half of the run.
-        exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
         exits: How inner layers of a model of Transformers are read: by the one readout of the last layer (``shared``),
             or each by an ``own`` copy of it, for a causal language model its final norm and a square matrix before the
             one wide head. Own exits always learn; a method's weights say what the model hears of them, but for the
@@ -205,7 +142,7 @@ class DescentSettings:
             where there is a GPU.
     """
 
-    method: str = setting("constrained", "how", ("constrained", *(name for name in METHODS if name != "constrained")))
+    method: str = setting("constrained", "how", tuple(METHODS))
     preset: str | None = setting(None, "our reading of the paper's settings [our own]", ("paper",))
     strength: Share | None = setting(None, f"share of the descent that early layers do [{WITHOUT_ALPHA['strength']}]")
     alpha: list[float] | str | float | None = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
@@ -227,14 +164,6 @@ class DescentSettings:
     slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
     slack_lr: Positive | None = setting(None, "rate of explicit slack [0.1 ρ]")
     slack_optimizer: str | None = setting(None, "of explicit slack [sgd]", ("sgd", "adam", "nupi"))
-    inner_weight: NotNegative = setting(1.0, "linear: weight c·l/L of inner layers")
-    layer_weights: str | None = setting(None, "weighted: numbers for f_0 … f_L, or a run to replay [none]")
-    r_drop: NotNegative = setting(1.0, "r-drop: price of differing predictions")
-    layer_dropout: Rate = setting(0.2, "layerskip: dropout rate of the last block")
-    layer_dropout_schedule: Literal["exponential", "constant"] = setting("exponential", "layerskip")
-    exit_scale: NotNegative = setting(1.0, "layerskip: scale of inner exits' losses")
-    exit_curriculum: Literal["rotating", "gradual"] = setting("rotating", "layerskip")
-    exit_rotation: Count | None = setting(None, "layerskip: steps to an exit's turn [L - 1]")
     exits: Literal["shared", "own"] | None = setting(None, "readouts of inner layers [shared; probe: own]")
     head_lr_ratio: Positive = setting(1.0, "rate of the head, in learning rates")
     calibrate: bool = setting(False, "fit a classifier's temperature at the end")
@@ -714,38 +643,10 @@ def check(settings: Any) -> None:
         each.check(getattr(settings, each.name))
 
 
-def flag_of(name: str) -> str:
-    """The option of a setting, such as ``--learning-rate``."""
-    return f"--{name.replace('_', '-')}"
-
-
-def is_secret(name: str) -> bool:
-    """Whether a setting's value is a token or a password, which stands in no file and on no screen."""
-    return name.rpartition("_")[2] in ("token", "password", "secret")
-
-
-def options(settings: Mapping[str, Any]) -> list[str]:
-    """The words that give settings to ``descend train``, in the form of `sys.argv`.
-
-    Args:
-        settings: Name → value; none of them is None, which can't be typed. Tokens are left out.
-    """
-    words = []
-    for name, value in settings.items():
-        if is_secret(name):
-            continue
-        if isinstance(value, bool):
-            words.append(flag_of(name if value else f"no_{name}"))
-            continue
-        texts = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-        joined = [",".join(map(str, texts))] if name == "alpha" else map(str, texts)
-        words += [flag_of(name), *joined]
-    return words
-
-
 def settings_of_others(*methods: str) -> set[str]:
     """The settings that belong to one method alone, and to none of these."""
-    return set().union(*(settings for name, settings in METHODS.items() if name not in methods))
+    used = set().union(*(METHODS.get(name, set()) for name in methods))
+    return set().union(*METHODS.values()) - used
 
 
 def check_method(settings: Mapping[str, Any]) -> None:
@@ -760,7 +661,7 @@ def check_method(settings: Mapping[str, Any]) -> None:
     chosen = settings.get("method", "constrained")
     given = f"; the method is {chosen}" if "method" in settings else ""
     for method, names in METHODS.items():
-        if method != chosen and (strange := sorted(names & settings.keys())):
+        if strange := sorted(names & settings.keys() & settings_of_others(chosen)):
             flags = ", ".join(map(flag_of, strange))
             raise InputError(
                 f"{flags}: a setting of the method {method}{given}. Leave it out, or choose --method {method}."

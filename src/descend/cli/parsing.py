@@ -14,11 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+from descend.declared import DIGITS, GENERATED
 from descend.errors import InputError
 from descend.progress import QUIET
 from descend.reading import is_path, refuse_file
-from descend.recipes import GENERATED
-from descend.settings import DIGITS
 
 MOST_LEVELS = 1000
 """Most noise levels γ of one command."""

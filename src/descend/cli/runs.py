@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
+from descend.declared import flag_of
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
-from descend.settings import flag_of
 
 if TYPE_CHECKING:
     from descend.report import RunView

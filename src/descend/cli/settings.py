@@ -3,12 +3,14 @@
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.library import arguments_of
 from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk, check_data, declared, nearest, talk
+from descend.declared import flag_of
 from descend.errors import InputError
+from descend.methods import CLASSES
 from descend.recipes import RECIPES
 from descend.settings import (
     LIBRARIES,
@@ -16,7 +18,6 @@ from descend.settings import (
     Setting,
     SFTSettings,
     check_method,
-    flag_of,
     settings_of,
 )
 
@@ -31,8 +32,7 @@ GROUPS = {
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
-    "settings of one method": "inner_weight layer_weights r_drop layer_dropout layer_dropout_schedule exit_scale "
-    "exit_curriculum exit_rotation",
+    "settings of one method": " ".join(each.name for kind in CLASSES.values() for each in fields(kind.Settings)),
     "training": "noise noise_is max_steps num_train_epochs learning_rate head_lr_ratio lr_scheduler_type warmup_steps "
     "per_device_train_batch_size exit_share patience calibrate seed bf16 use_cpu",
     "output": "eval_steps save_steps",

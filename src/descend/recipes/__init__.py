@@ -8,9 +8,10 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from descend import settings
+from descend.declared import GENERATED
 from descend.errors import refuse
 from descend.extras import lazy_names, required
-from descend.settings import GENERATED, RecipeSettings
+from descend.settings import RecipeSettings
 
 if TYPE_CHECKING:
     from descend.recipes.base import SHIFTS, Data, Recipe, Restored, Setup

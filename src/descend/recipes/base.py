@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Self
 from torch.utils.data import Dataset
 from transformers import AutoConfig, PreTrainedConfig, TrainerCallback, set_seed
 
+from descend.declared import GENERATED, SMALL
 from descend.errors import InputError
 from descend.models import LayeredModel, load_model
 from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
 from descend.reading import utf8_path
-from descend.settings import GENERATED, SMALL, RecipeSettings
+from descend.settings import RecipeSettings
 from descend.tasks import Task
 from descend.tasks.folders import class_name
 from descend.training import DescentMixin, DescentTrainer

@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
+from descend.declared import DIGITS, GENERATED
 from descend.errors import InputError
 from descend.models import LayeredImageClassifier, check_family, images, keep_first, resized
 from descend.recipes.base import (
@@ -25,7 +26,7 @@ from descend.recipes.base import (
     load_pretrained,
     tell,
 )
-from descend.settings import DIGITS, GENERATED, ImageSettings
+from descend.settings import ImageSettings
 from descend.tasks.images import ImageClassification
 from descend.tasks.images.sources import Images, Side, read_images
 

@@ -20,6 +20,7 @@ from transformers import (
 )
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
+from descend.declared import SMALL
 from descend.errors import InputError, reason
 from descend.models import LayeredCausalLM, causal, check_family, keep_first
 from descend.recipes.base import (
@@ -35,7 +36,7 @@ from descend.recipes.base import (
     load_pretrained,
     tell,
 )
-from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings
+from descend.settings import InstructionSettings, LanguageModelSettings, LanguageSettings
 from descend.tasks.splits import split_groups
 from descend.tasks.text import (
     Instructions,

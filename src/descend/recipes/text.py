@@ -18,6 +18,7 @@ from transformers import (
     RobertaConfig,
 )
 
+from descend.declared import SMALL
 from descend.errors import InputError
 from descend.inference import DescentClassifier
 from descend.models import (
@@ -46,7 +47,6 @@ from descend.recipes.base import (
 )
 from descend.recipes.corpora import CORPORA, data_name, kind_of, labels_of, read_parts, sources_read
 from descend.settings import (
-    SMALL,
     ClassifierSettings,
     EncoderSettings,
     NewTextSettings,

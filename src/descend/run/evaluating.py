@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedConfig
 
+from descend.declared import flag_of
 from descend.errors import InputError, refuse
 from descend.evaluation.early import exits, latency, speculation
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
@@ -50,7 +51,7 @@ from descend.run.describing import run_card
 from descend.run.loading import of_model, of_run
 from descend.run.training import tell
 from descend.seeds import Stream, derived
-from descend.settings import flag_of, settings_of
+from descend.settings import settings_of
 from descend.tasks.text.language import IGNORED
 from descend.writing import locked, refuse_link
 
