@@ -1,4 +1,4 @@
-"""A new method is one file: dropped into a copy of the package, it is trained, shown and refused like the others."""
+"""A new method and a new recipe are one file each: dropped into a copy of the package, they work like the others."""
 
 import re
 import shutil
@@ -37,13 +37,69 @@ class LastTwo(Method):
         return [0.0] * (depth - 1) + [settings.before_last, 1.0]
 '''
 
+RECIPE = '''
+from dataclasses import dataclass
+
+from descend.declared import Count, setting
+from descend.recipes.base import Data, Recipe, Restored, load_pretrained
+
+
+@dataclass(frozen=True)
+class ParityRecipe(Recipe):
+    """Whether the first word is odd."""
+
+    name = "parity"
+    help = "whether the first word is odd"
+    data_help = "NOTHING"
+    family = "DistilBERT"
+
+    depth: Count = setting(3, "L, the number of layers")
+    words: Count = setting(4, "words of a text")
+
+    training = Recipe.training | {"max_steps": 2, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2,
+                                  "save_steps": 2, "per_device_train_batch_size": 8}
+
+    def load(self, restored=None):
+        import torch
+
+        texts = torch.arange(96 * self.words).view(96, -1) % 7
+        ones = torch.ones_like(texts[0])
+        samples = [{"input_ids": text, "attention_mask": ones, "labels": text[0] % 2} for text in texts]
+        return Data(samples[:32], samples[32:64], samples[64:], "parity", labels=("even", "odd"))
+
+    def load_test(self, data, restored):
+        return self.load().test, "parity"
+
+    def task(self):
+        from descend.tasks.text import Classification
+
+        return Classification()
+
+    def network(self, data):
+        from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+        from descend.models import LayeredClassifier
+
+        sizes = {"dim": 8, "n_heads": 2, "hidden_dim": 8, "max_position_embeddings": self.words}
+        config = DistilBertConfig(vocab_size=7, n_layers=self.depth, **sizes)
+        return LayeredClassifier(DistilBertForSequenceClassification(config))
+
+    def restore(self, folder):
+        from transformers import DistilBertForSequenceClassification
+
+        from descend.models import LayeredClassifier
+
+        return Restored(LayeredClassifier(load_pretrained(DistilBertForSequenceClassification, folder)))
+'''
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> Path:
-    """A copy of the package with a new file in it."""
+    """A copy of the package with two new files in it."""
     tree = tmp_path_factory.mktemp("tree")
     shutil.copytree(ROOT / "src" / "descend", tree / "descend", ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "descend" / "methods" / "last_two.py").write_text(METHOD)
+    (tree / "descend" / "recipes" / "parity.py").write_text(RECIPE)
     return tree
 
 
@@ -54,27 +110,35 @@ def descend(tree: Path, *commands: list[str]) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tree)
 
 
-def test_a_method_in_a_file_is_trained_and_shown(tree, tmp_path):
+def test_a_recipe_and_a_method_in_a_file_each_are_trained_evaluated_and_shown(tree, tmp_path):
     run = tree / "run"
-    train = ["train", "video-ut", "--data", "generated", "--out", str(run), "--depth", "3", "--max-steps", "2"]
-    given = ["--method", "last-two", "--before-last", "0.25", "--use-cpu", "--eval-steps", "2", "--save-steps", "2"]
-    done = descend(tree, [*train, *given, "--logging-steps", "1"], ["evaluate", str(run), "--noise", "0.8"])
+    train = ["train", "parity", "--data", "generated", "--out", str(run), "--words", "5", "--use-cpu"]
+    train += ["--method", "last-two", "--before-last", "0.25"]
+    done = descend(tree, train, ["evaluate", str(run), "--noise", "0,0.8"])
     assert done.returncode == 0, done.stderr
     weights = [each.value for each in read_records(run / "records.jsonl") if each.metric == "weight"]
-    assert weights == [0, 0, 0.25, 1] * 2 and read_config(run).training["before_last"] == 0.25
+    config = read_config(run)
+    assert weights == [0, 0, 0.25, 1] * 2 and config.training["before_last"] == 0.25
+    assert (config.recipe, config.settings["words"], config.model) == ("parity", 5, "DistilBERT-3")
     page = (run / "report.html").read_text()
-    assert "Two &lt;last&gt; exits" in page and "--c123456: #abcdef" in page
+    assert "Two &lt;last&gt; exits" in page and "--c123456: #abcdef" in page and "DistilBERT-3" in page
     assert read_summary(run).method == "last-two"
     # This version knows no such method: its run is grey, under its own name.
     page = write_page([run], tmp_path / "page.html").read_text()
     assert "last-two" in page and "&lt;last&gt;" not in page
-    assert f"var(--c{GREY.light[1:]})" in page and f"--c{GREY.light[1:]}: {GREY.dark}" in page
+    assert f"fill: var(--c{GREY.light[1:]}, {GREY.light})" in page and f"--c{GREY.light[1:]}: {GREY.dark}" in page
 
 
-def test_a_method_in_a_file_is_in_the_help_and_refuses_settings_of_others(tree):
-    done = descend(tree, ["train", "video-ut", "--data", "generated", "--out", "new", "--before-last", "2"])
+def test_both_are_in_the_help_and_refuse_what_they_do_not_take(tree):
+    parity = ["train", "parity", "--out", "new"]
+    done = descend(tree, [*parity, "--data", "generated", "--before-last", "2"])
     assert (done.returncode, done.stdout.split()[-1]) == (2, "False")
     assert "--before-last: a setting of the method last-two" in done.stderr
-    done = descend(tree, ["train", "video-ut", "--help"])
-    assert re.search(r"--method NAME .*\bprobe,\s+last-two\b", done.stdout)
+    done = descend(tree, parity)
+    assert "parity needs data; expected --data NOTHING, or --data generated" in done.stderr
+    done = descend(tree, ["recipes"])
+    assert re.search(r"^parity +whether the first word is odd$", done.stdout, re.MULTILINE)
+    done = descend(tree, ["train", "parity", "--help"])
+    assert re.search(r"--method NAME .*\bprobe,\s+last-two\b", done.stdout, re.DOTALL)
+    assert re.search(r"\nmodel:\n.*--words N +words of a text \[4\]\n.*\nconstraints:\n", done.stdout, re.DOTALL)
     assert re.search(r"\nsettings of one method:\n.*--before-last X +last-two: weight", done.stdout, re.DOTALL)

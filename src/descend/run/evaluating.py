@@ -28,9 +28,10 @@ from descend.evaluation.layers import Batches, embedding_std, few
 from descend.evaluation.needed import NO_BEST, Evaluated
 from descend.evaluation.probes import fit_exits, fit_probes
 from descend.models import LayeredCausalLM, LayeredClassifier, broken, causal, encoders, images
+from descend.noise import SHIFTS
 from descend.progress import is_quiet
 from descend.reading import read_json
-from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe
+from descend.recipes import GENERATED, RECIPES, Data, Recipe
 from descend.recipes.base import absolute_or_name, config_of
 from descend.results import (
     CERTIFIED_FILE,
