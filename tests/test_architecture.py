@@ -105,6 +105,14 @@ def test_no_file_imports_itself_through_others():
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(files) > 100
 
 
+@pytest.mark.parametrize("room", ["declared", "methods", "recipes", "settings"])
+def test_what_help_and_the_report_read_imports_neither_torch_nor_a_room_that_does(room):
+    light = EVERYONES - {"seeds"} | {"declared", "methods", "recipes", "settings"}
+    files = [file for file in rooms(PACKAGE)[room] if file.stem not in ("configuring", "corpora")]
+    names = {name.removeprefix("descend.").split(".")[0] for file in files for name in imports(file, late=False)}
+    assert names <= light | sys.stdlib_module_names
+
+
 @pytest.mark.parametrize(("file", "name"), re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGE), ids=str)
 def test_every_place_that_the_page_names_is_in_the_code(file, name):
     module = "descend." + file.removesuffix(".py").replace("/", ".")

@@ -107,7 +107,7 @@ def descend(tree: Path, *commands: list[str]) -> subprocess.CompletedProcess[str
     """Run commands of this copy, in one process; the last one's status is the process's."""
     code = f"import sys; sys.path.insert(0, {str(tree)!r})\nfrom descend.cli import main\n"
     code += f"for words in {commands!r}:\n    status = main(words)\nprint('torch' in sys.modules)\nsys.exit(status)"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tree)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, cwd=tree)
 
 
 def test_a_recipe_and_a_method_in_a_file_each_are_trained_evaluated_and_shown(tree, tmp_path):
