@@ -19,10 +19,10 @@ import torch
 from transformers.utils import logging
 
 from descend.evaluation.early import agreements
-from descend.evaluation.layers import evenly
 from descend.models.first_layers import keep_first
 from descend.recipes import RECIPES
 from descend.results import read_config
+from descend.tasks.splits import evenly
 from descend.tasks.text.language import IGNORED
 
 

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "descend"
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 # A name becomes a class here and nowhere else; the package itself re-exports the public names.
 EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
-EVERYONES = {"errors", "extras", "reading", "settings", "writing"}
+EVERYONES = {"declared", "errors", "extras", "progress", "reading", "seeds", "writing"}
 TABLE = re.findall(r"^\| (`.*) \| (.*) \|$", PAGE.split("| room | may import |")[1].split("\n## ")[0], re.M)
 # A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES: the page's table.
 ARROWS = {room: set(re.findall(r"`(\w+)`", may)) for rooms, may in TABLE for room in re.findall(r"`(\w+)`", rooms)}
@@ -103,6 +103,14 @@ def test_no_file_imports_itself_through_others():
             modules = [imported, imported.rpartition(".")[0]]
             graph[name] |= set([each for each in modules if each in files and each != name][:1])
     assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(files) > 100
+
+
+@pytest.mark.parametrize("room", ["declared", "methods", "recipes", "settings"])
+def test_what_help_and_the_report_read_imports_neither_torch_nor_a_room_that_does(room):
+    light = EVERYONES - {"seeds"} | {"declared", "methods", "recipes", "settings"}
+    files = [file for file in rooms(PACKAGE)[room] if file.stem not in ("configuring", "corpora")]
+    names = {name.removeprefix("descend.").split(".")[0] for file in files for name in imports(file, late=False)}
+    assert names <= light | sys.stdlib_module_names
 
 
 @pytest.mark.parametrize(("file", "name"), re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGE), ids=str)

@@ -14,12 +14,12 @@ from transformers import AutoModelForSequenceClassification, DistilBertConfig, D
 from descend.cli import main, without_secrets
 from descend.cli.escaped import Escaped
 from descend.cli.parsing import check_data
+from descend.declared import options
 from descend.errors import InputError
 from descend.models import load_model, refuse_unsafe
 from descend.models.loading import refuse_broken
 from descend.reading import is_path, read_json
 from descend.results import Summary
-from descend.settings import options
 from descend.tasks.text import load_tokenizer
 from tests.support.files import SUMMARY
 from tests.support.runs import TINY, refused

@@ -292,7 +292,9 @@ def test_the_papers_training_noise_has_this_loss_before_any_layer(settings, expe
 
 def test_recipes_make_their_noise_so_in_training_and_in_judging():
     for name in RECIPES:
-        recipe = partial(RECIPES[name].kind, data="generated", **({"model": "M"} if RECIPES[name].needs_model else {}))
+        recipe = partial(
+            RECIPES[name].kind, data="generated", **({"model": "M"} if RECIPES[name].settings.needs_model else {})
+        )
         assert recipe().corruption(0.2, seed=0).noise_is == "std", name
         for shift in ("gaussian", "uniform", "laplace", "dropout"):
             assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name

@@ -1,4 +1,4 @@
-"""The directive ``schema``: the keys of a file as a table, from the pydantic model that reads and writes it."""
+"""Tables from the code: ``schema`` for the keys of a file, ``methods`` for the methods of training."""
 
 import inspect
 import json
@@ -12,6 +12,9 @@ from pydantic import BaseModel
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
+
+from descend.declared import flag_of
+from descend.methods import CLASSES
 
 PLAIN: dict[Any, str] = {str: "text", int: "integer", float: "number", bool: "true or false", Any: "any JSON"}
 
@@ -43,6 +46,19 @@ class Schema(SphinxDirective):
         return self.parse_text_to_nodes("\n\n".join(parts))
 
 
+class Methods(SphinxDirective):
+    """``methods``: a table of the methods of training, and one of their settings."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write the tables as Markdown and let the page's parser read them."""
+        rows = ["| method | problem |", "|---|---|"]
+        settings = ["", "| method | setting | meaning |", "|---|---|---|"]
+        for name, kind in CLASSES.items():
+            rows.append(f"| `{name}` | {kind.about} |")
+            settings += [f"| `{name}` | `{flag_of(key)}` | {text} |" for key, text in attributes(kind.Settings).items()]
+        return self.parse_text_to_nodes("\n".join(rows + settings))
+
+
 def table(model: type[BaseModel], held: list[type[BaseModel]], *, titled: bool) -> str:
     """The fields of a model, as a table in Markdown.
 
@@ -65,12 +81,16 @@ def described(model: type[BaseModel]) -> dict[str, str]:
     """What the docstrings of a model and its bases say of each field."""
     meanings = {"schema_version": "The version of this schema."}
     for base in reversed(model.__mro__):
-        if not isinstance(base, type(BaseModel)) or not base.__doc__ or "Attributes:" not in base.__doc__:
-            continue
-        entries = inspect.cleandoc(base.__doc__).split("Attributes:\n")[1]
-        for name, meaning in re.findall(r"^    (\w+): ((?:.*\n?)(?:        .*\n?)*)", entries, re.MULTILINE):
-            meanings[name] = " ".join(meaning.split()).replace("``", "`").replace("|", "\\|")
+        if isinstance(base, type(BaseModel)):
+            meanings |= attributes(base)
     return meanings
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """What a class's docstring says of each attribute."""
+    entries = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+    found = re.findall(r"^    (\w+): ((?:.*\n?)(?:        .*\n?)*)", entries, re.MULTILINE)
+    return {name: " ".join(meaning.split()).replace("``", "`").replace("|", "\\|") for name, meaning in found}
 
 
 def shown_default(value: Any) -> str:
@@ -103,6 +123,7 @@ def type_name(kind: Any, held: list[type[BaseModel]]) -> str:
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("schema", Schema)
+    app.add_directive("methods", Methods)
     return {"parallel_read_safe": True}

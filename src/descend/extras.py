@@ -1,8 +1,9 @@
-"""Optional packages: detect missing ones and say what to install."""
+"""What is imported late: optional packages, a package's names, and the classes in its files."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from descend.errors import MissingPackageError
@@ -44,6 +45,23 @@ def required(purpose: str) -> Iterator[None]:
         raise MissingPackageError(
             f"{purpose} needs the package {EXTRAS[extra][module]}, which is not installed. Run: pip install {packages}"
         ) from None
+
+
+def named_classes(package: str, places: Iterable[str], base: type, but: Sequence[str] = ()) -> dict[str, Any]:
+    """Name → class of all classes with a ``name`` in the files of a package, sorted by their ``order``.
+
+    Args:
+        package: The package's name.
+        places: Its folders.
+        base: The class that they derive from.
+        but: Files that are not looked at.
+    """
+    found: list[Any] = []
+    for file in iter_modules(places):
+        if file.name not in but:
+            kinds = [kind for kind in vars(import_module(f"{package}.{file.name}")).values() if isinstance(kind, type)]
+            found += [kind for kind in kinds if issubclass(kind, base) and "name" in vars(kind)]
+    return {kind.name: kind for kind in sorted(found, key=lambda kind: (kind.order, kind.name))}
 
 
 def lazy_names(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:

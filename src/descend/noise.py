@@ -265,6 +265,15 @@ class TokenDropout(Noise):
         return clean * (drawn >= self.level)[..., None]
 
 
+SHIFTS: dict[str, type[Noise]] = {
+    "gaussian": GaussianNoise,
+    "uniform": UniformNoise,
+    "laplace": LaplaceNoise,
+    "dropout": TokenDropout,
+}
+"""Kinds of noise that a model can be evaluated under, by name."""
+
+
 def _std(clean: Tensor, places: Tensor | None) -> Tensor:
     """The standard deviation of x (B, T, …) without padding, computed without a transfer to the host."""
     wide = clean.float()

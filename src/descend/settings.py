@@ -6,48 +6,53 @@ is checked where it is used; `descend.core` checks its own ranges again, since i
 """
 
 import difflib
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
+from descend.declared import (
+    Allowed,
+    Count,
+    Factor,
+    NoText,
+    NotNegative,
+    Options,
+    Positive,
+    Processes,
+    Rate,
+    Seed,
+    Share,
+    Steps,
+    flag_of,
+    setting,
+)
 from descend.errors import InputError
-
-GENERATED = "generated"
-"""The value of ``data`` for the generated data that come with Descend."""
-
-DIGITS = "digits"
-"""The value of ``data`` for scikit-learn's images of digits."""
-
-SMALL = "small"
-"""The value of ``model`` for a new small model."""
+from descend.methods import CLASSES
 
 PRETRAINED_DUAL = '{"start": 0}'
 """`dual_optim_args` for a pretrained model: multipliers start at 0, so training differs from ERM only where a
 constraint is violated."""
 
+MOST_WHOLE = 2**53
+"""Largest whole number of a setting: a larger one is a typing error, and fits no integer of PyTorch's."""
+
 LIBRARIES = ("transformers", "trl")
 """Packages whose arguments a trainer takes beside Descend's settings."""
 
-METHODS: dict[str, set[str]] = {
-    "erm": set(),
-    "constrained": set(),
-    "useful": set(),
-    "uniform": set(),
-    "linear": {"inner_weight"},
-    "weighted": {"layer_weights"},
-    "r-drop": {"r_drop"},
-    "neftune": set(),
-    "layerskip": {"layer_dropout", "layer_dropout_schedule", "exit_scale", "exit_curriculum", "exit_rotation"},
-    "probe": set(),
-}
-"""Name → settings that no other method uses. `descend.training.methods` has a class for each."""
+METHODS = {name: {each.name for each in fields(kind.Settings)} for name, kind in CLASSES.items()}
+"""Name → settings that no other method uses."""
 
+# Type checkers know a method's settings in its own file alone.
+if TYPE_CHECKING:
+    _OfMethods = object
+else:
+    _declared = dict.fromkeys(kind.Settings for kind in reversed(CLASSES.values()))
+    _OfMethods = type("_OfMethods", tuple(kind for kind in _declared if fields(kind)), {})
 
 WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
 WITH_ALPHA = {"dual_optimizer": "sgd", "dual_warmup_steps": 0.1, "resilience": 0.05}
@@ -58,54 +63,6 @@ def _usual(name: str) -> str:
     """Both values of a setting that is None, for its help."""
     plain, with_alpha = (str(table[name]).removesuffix(".0") for table in (WITHOUT_ALPHA, WITH_ALPHA))
     return f"{plain}; {with_alpha} with α"
-
-
-MOST_WHOLE = 2**53
-"""Largest whole number of a setting: a larger one is a typing error, and fits no integer of PyTorch's."""
-
-
-class Allowed(NamedTuple):
-    """The range of a setting.
-
-    Attributes:
-        words: What the value must do, such as ``lie in [0, 1]``.
-        holds: Whether a value of the right type is allowed.
-    """
-
-    words: str
-    holds: Callable[[Any], bool]
-
-
-def _is_options(text: Any) -> bool:
-    """Whether a text is a JSON object of a dual optimizer's arguments."""
-    try:
-        options = json.loads(text)
-    except (ValueError, TypeError):
-        return False
-    return isinstance(options, dict) and not options.keys() & {"lr", "maximize", "name", "in_force"}
-
-
-Share = Annotated[float, Allowed("lie in [0, 1]", lambda value: 0 <= value <= 1)]
-InnerShare = Annotated[float, Allowed("lie between 0 and 1", lambda value: 0 < value < 1)]
-Rate = Annotated[float, Allowed("be a rate in [0, 1)", lambda value: 0 <= value < 1)]
-Dropout = Annotated[float, Allowed("lie in [0, 1)", lambda value: 0 <= value < 1)]
-Factor = Annotated[float, Allowed("lie in (0, 1]", lambda value: 0 < value <= 1)]
-NotNegative = Annotated[float, Allowed("be at least 0", lambda value: 0 <= value < math.inf)]
-Positive = Annotated[float, Allowed("be a number above 0, or left out", lambda value: 0 < value < math.inf)]
-Scale = Annotated[str, Allowed("be 'std' or 'variance'", lambda value: value in ("std", "variance"))]
-NoiseLevel = Annotated[float, Allowed("be a level γ of at least 0, and finite", lambda value: 0 <= value < math.inf)]
-TextLength = Annotated[int, Allowed("be at least 3, for a word between two marks", lambda value: value >= 3)]
-PromptLength = Annotated[int, Allowed("be at least 8, a prompt and an answer", lambda value: value >= 8)]
-Count = Annotated[int, Allowed("be at least 1", lambda value: 1 <= value < math.inf)]
-Processes = Annotated[int, Allowed("be from 0 to 1024", lambda value: 0 <= value <= 1024)]
-NoText = Annotated[object, Allowed("be an object of Accelerate, in Python", lambda value: not isinstance(value, str))]
-Layers = Annotated[int, Allowed("be from 1 to 1024", lambda value: 1 <= value <= 1024)]
-Seed = Annotated[int, Allowed("be from 0 to 2^32 - 1", lambda value: 0 <= value < 2**32)]
-Steps = Annotated[int, Allowed("be at least 1, or -1 to train by epochs", lambda value: value == -1 or value >= 1)]
-Options = Annotated[
-    str,
-    Allowed("be a JSON object of the dual optimizer's arguments other than lr, such as '{\"kp\": 5.0}'", _is_options),
-]
 
 
 def read_alpha(text: str) -> float | list[float]:
@@ -121,19 +78,6 @@ def read_alpha(text: str) -> float | list[float]:
     return values if len(values) > 1 else values[0]
 
 
-def setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field of a dataclass of settings.
-
-    The metadata go to `argparse` as they are, through `HfArgumentParser`, so a range stands in the field's type.
-
-    Args:
-        default: The default.
-        help: One line; if the default is None, it ends with what that means, in brackets.
-        choices: All allowed values, for text that has only a few.
-    """
-    return field(default=default, metadata={"help": help} | ({"choices": choices} if choices else {}))
-
-
 def _has_gpu() -> bool:
     import torch
 
@@ -141,18 +85,14 @@ def _has_gpu() -> bool:
 
 
 @dataclass
-class DescentSettings:
+class DescentSettings(_OfMethods):
     """The settings of the constrained problem and its solution; `DescentConfig` checks and uses them.
 
-    The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more.
+    The help texts are one line each, for ``descend train RECIPE --help``; the attributes below say more. The settings
+    of a method, such as ``inner_weight``, are in its ``Settings``.
 
     Attributes:
-        method: ``constrained``: descent constraints, eq. (4). ``useful``: constraints without α as a means to useful
-            layers; whether they hold is not asked. ``erm``: the same loop without constraints, eq. (3). ``probe``: ERM
-            with own exits that learn beside the model and do not change it. ``uniform`` and ``linear``: deep
-            supervision, a mean of all layers' losses without constraints, weighted equally or in
-            proportion to l. ``r-drop``: ERM on two passes of every text, with a penalty where they differ. ``neftune``:
-            ERM with NEFTune's noise on word embeddings. ``layerskip``: layer dropout and an early-exit loss.
+        method: What is minimized, and how; `descend.methods` has a file for each.
         preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
             lost. Other settings override it, and ``config.json`` lists them.
         strength: How much of the descent early layers must do, from 0 to 1; None for the recipe's own, or 0.2. The
@@ -182,17 +122,6 @@ class DescentSettings:
         slack: ``implicit``, eq. (38), or ``explicit``, eq. (36).
         slack_lr: Learning rate of explicit slack; None for 0.1 ρ, with which u goes a tenth of the way to ρλ in a step.
         slack_optimizer: How explicit slack moves: ``sgd``, ``adam`` or ``nupi``; None for ``sgd``.
-        inner_weight: Of ``linear``: c, the weight of inner layers beside the last one, w_l = c·l/L.
-        layer_weights: Of ``weighted``: L+1 numbers with commas, the weights of f_0 … f_L, or the folder of an earlier
-            run, whose logged weights are replayed.
-        r_drop: Of ``r-drop``: the price κ of the difference between the two passes' predictions.
-        layer_dropout: Of ``layerskip``: p_max, the last block's dropout rate; earlier blocks have less.
-        layer_dropout_schedule: Of ``layerskip``: whether the rates grow from 0 over the run, or are constant, which
-            suits fine-tuning.
-        exit_scale: Of ``layerskip``: e, the scale of inner exits' losses beside the last one's.
-        exit_curriculum: Of ``layerskip``: whether inner exits take turns, or join one by one from the last to the
-            first in the first half of the run.
-        exit_rotation: Of ``layerskip``: R, each inner exit is on at every R-th step; None for L − 1.
         exits: How inner layers of a model of Transformers are read: by the one readout of the last layer (``shared``),
             or each by an ``own`` copy of it, for a causal language model its final norm and a square matrix before the
             one wide head. Own exits always learn; a method's weights say what the model hears of them, but for the
@@ -211,7 +140,7 @@ class DescentSettings:
             where there is a GPU.
     """
 
-    method: str = setting("constrained", "how", ("constrained", *(name for name in METHODS if name != "constrained")))
+    method: str = setting("constrained", "how", tuple(METHODS))
     preset: str | None = setting(None, "our reading of the paper's settings [our own]", ("paper",))
     strength: Share | None = setting(None, f"share of the descent that early layers do [{WITHOUT_ALPHA['strength']}]")
     alpha: list[float] | str | float | None = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
@@ -233,14 +162,6 @@ class DescentSettings:
     slack: Literal["implicit", "explicit"] = setting("implicit", "kind of slack")
     slack_lr: Positive | None = setting(None, "rate of explicit slack [0.1 ρ]")
     slack_optimizer: str | None = setting(None, "of explicit slack [sgd]", ("sgd", "adam", "nupi"))
-    inner_weight: NotNegative = setting(1.0, "linear: weight c·l/L of inner layers")
-    layer_weights: str | None = setting(None, "weighted: numbers for f_0 … f_L, or a run to replay [none]")
-    r_drop: NotNegative = setting(1.0, "r-drop: price of differing predictions")
-    layer_dropout: Rate = setting(0.2, "layerskip: dropout rate of the last block")
-    layer_dropout_schedule: Literal["exponential", "constant"] = setting("exponential", "layerskip")
-    exit_scale: NotNegative = setting(1.0, "layerskip: scale of inner exits' losses")
-    exit_curriculum: Literal["rotating", "gradual"] = setting("rotating", "layerskip")
-    exit_rotation: Count | None = setting(None, "layerskip: steps to an exit's turn [L - 1]")
     exits: Literal["shared", "own"] | None = setting(None, "readouts of inner layers [shared; probe: own]")
     head_lr_ratio: Positive = setting(1.0, "rate of the head, in learning rates")
     calibrate: bool = setting(False, "fit a classifier's temperature at the end")
@@ -302,313 +223,6 @@ NAMED = {
     "save_total_limit": Named(type=Count),
 }
 """The arguments of Transformers of which help has our own line, or whose range is checked."""
-
-USEFUL_LAYERS = {
-    "method": "useful",
-    "strength": 0.8,
-    "dual_optim_args": PRETRAINED_DUAL,
-    "exits": "own",
-    "head_lr_ratio": 10.0,
-}
-"""How `text` and `image` train, chosen by docs/results/layers.md. `lm` takes the exits alone and trains plainly: at 30
-exits the constraints harmed the last layer."""
-
-
-@dataclass(frozen=True)
-class RecipeSettings:
-    """The settings that every recipe has: where the data are, and the noise that a model is trained with.
-
-    Attributes:
-        data: Where the data are: a path, for texts with classes also a name on the Hub, or ``generated`` for the
-            generated ones that come with Descend.
-        noise: The training noise γ, in units of the clean data's std σ_x.
-        noise_is: What γσ_x is of the noise, in training and evaluation: its ``std``, or its ``variance``, for a std of
-            √(γσ_x).
-        validation_share: The share of the training data to validate on.
-    """
-
-    data: str = field(kw_only=True, metadata={"help": "folder or file of the data, or: generated"})
-    noise: NoiseLevel = setting(0.8, "training noise γ, in std of the clean data")
-    noise_is: Scale = setting("std", "what γσ_x is of the noise", ("std", "variance"))
-    validation_share: InnerShare = setting(0.2, "share of the training data to validate on")
-
-    arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
-    has_head: ClassVar[bool] = True
-    """Whether a head of Transformers reads the model's layers, of which own exits are copies."""
-    training: ClassVar[dict[str, Any]] = {
-        "save_total_limit": 2,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "merit",
-        "logging_steps": 10,
-        "report_to": "none",
-        "calibrate": True,
-    }
-    """Training arguments that a recipe sets, by name; all others have the default of `DescentConfig`."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    @property
-    def depth(self) -> int:
-        """L, the number of layers: a setting of a new model; of a pretrained one known once the recipe is completed."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class PretrainedSettings:
-    """Settings of recipes that train a pretrained model of Transformers, with all of its blocks or the first K.
-
-    It stands before the other base class, whose ``noise`` it replaces: none unless asked for.
-    """
-
-    model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
-    keep_layers: Layers | None = setting(None, "cut it to its first K blocks before training [all]")
-    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the embeddings")
-
-    @property
-    def depth(self) -> int:
-        """L, the blocks that are trained; known once the recipe is completed."""
-        assert self.keep_layers is not None
-        return self.keep_layers
-
-
-@dataclass(frozen=True)
-class NewModelSettings:
-    """Settings of recipes that train a small new model, or a pretrained one with its own sizes.
-
-    It stands before the other base class, whose ``depth`` it replaces.
-    """
-
-    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
-    depth: Layers = setting(6, "L, layers of a small model")
-    hidden_size: Count = setting(128, "width of a small model")
-
-
-@dataclass(frozen=True)
-class VideoSettings(RecipeSettings):
-    """Settings of video denoising that are the same for all models."""
-
-    has_head = False
-
-    data: str = field(kw_only=True, metadata={"help": "videos, made grey 160x160; or: generated"})
-    cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
-    depth: Layers = setting(7, "L, the number of layers")
-    window: int = setting(5, "T, frames in a window")
-    stride: int = setting(1, "frames from one training window to the next")
-
-    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
-    training = RecipeSettings.training | {
-        "max_steps": 400,
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 16,
-        "learning_rate": 3e-3,
-        "lr_scheduler_type": "linear",
-        "eval_strategy": "steps",
-        "eval_steps": 100,
-        "save_steps": 100,
-        "strength": 0.7,
-    }
-
-
-@dataclass(frozen=True)
-class UTSettings(VideoSettings):
-    """Settings of the unrolled transformer on video."""
-
-    tied: bool = setting(True, "one set of weights for all layers")
-    heads: int = setting(1, "attention heads")
-    attention_size: int = setting(32, "dimension of attention, over all heads")
-    kernel: str = setting("softmax", "of attention, eq. (47) or (49)", ("softmax", "gaussian"))
-
-
-@dataclass(frozen=True)
-class DUSTSettings(VideoSettings):
-    """Settings of the deep unfolded sequential transformer."""
-
-    tied: bool = setting(True, "one dictionary for all layers")
-    atoms: int = setting(1024, "size of the sparse code, a square number")
-    layer: str = setting("alternating", "eq. (75)-(76), or one step of (74)", ("alternating", "proximal"))
-    l1: float = setting(0.02, "λ₁, the weight of sparsity")
-    l2: float = setting(1.0, "λ₂, the weight of the attention energy")
-    margin: float = setting(1.01, "c / ‖D‖², the inverse step of a layer")
-    c: float | None = setting(None, "the inverse step, a constant [by the margin]")
-
-    training = VideoSettings.training | {"learning_rate": 2e-3, "max_steps": 150, "per_device_train_batch_size": 2}
-
-
-@dataclass(frozen=True)
-class ViTSettings(VideoSettings):
-    """Settings of the vision transformer on video.
-
-    A layer is read by a norm and a linear layer (``decoder``), or its tokens are the pixels (``pixels``).
-    """
-
-    depth: Layers = setting(12, "L, the blocks; of a pretrained ViT the first L")
-    window: int = setting(5, "T, frames in a window; each is read alone")
-    pretrained: str | None = setting(None, "Hub name or folder of a ViT or DINOv2 [a small new one]")
-    hidden_size: int | None = setting(None, "width of a new ViT [128; for pixels 768]")
-    readout: str = setting("decoder", "how a layer is read", ("decoder", "pixels"))
-
-    # Not tuned. The larger strength is for its early layers, which ERM leaves far behind.
-    training = VideoSettings.training | {"learning_rate": 1e-3, "warmup_steps": 20, "max_steps": 200, "strength": 0.75}
-
-
-@dataclass(frozen=True)
-class TextSettings(RecipeSettings):
-    """Settings of text classification that are the same for all models.
-
-    ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are.
-    """
-
-    dataset: str = setting("imdb", "kind of texts", ("imdb", "mnli", "labelled"))
-    data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
-    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
-    max_length: TextLength = setting(128, "longest text, in tokens")
-    truncate: bool = setting(True, "cut longer texts, or refuse them")
-    keep_markup: bool = setting(False, "leave <br /> in texts; else it becomes a blank, for inference too")
-
-    training = RecipeSettings.training | {
-        "num_train_epochs": 4,
-        "per_device_train_batch_size": 32,
-        "per_device_eval_batch_size": 64,
-        "learning_rate": 5e-4,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": 0.1,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "train_sampling_strategy": "group_by_length",
-    }
-    pretrained: ClassVar[dict[str, Any]] = training | {
-        "learning_rate": 3e-5,
-        "num_train_epochs": 3,
-        "dual_optim_args": PRETRAINED_DUAL,
-    }
-
-
-@dataclass(frozen=True)
-class ClassifierSettings(PretrainedSettings, TextSettings):
-    """Settings of text classification with any pretrained encoder, or a decoder.
-
-    A model's own head is trained further where ``pooling`` is what it reads; otherwise it gets a new head.
-    """
-
-    dataset: str = setting(None, "kind of the texts [by the files]", ("imdb", "mnli", "labelled"))
-    tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
-    pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))
-
-    training = pretrained = TextSettings.pretrained | USEFUL_LAYERS
-
-
-@dataclass(frozen=True)
-class NewTextSettings(NewModelSettings, TextSettings):
-    """Settings of text classification with a small new model. A pretrained one has its own depth, width and dropout."""
-
-    dropout: Dropout = setting(0.3, "dropout of a small model")
-    noise: NoiseLevel = setting(1.0, "training noise γ, in std of the embeddings")
-
-
-@dataclass(frozen=True)
-class TextUTSettings(NewTextSettings):
-    """Settings of the unrolled transformer on word embeddings."""
-
-    depth: Layers = setting(5, "L, the number of layers")
-    model: str = setting(SMALL, "small, or whose embeddings to use [small]")
-    dropout: Dropout = setting(0.5, "dropout of embeddings and mean token")
-    attention_size: Count = setting(64, "dimension of attention")
-    tied: bool = setting(True, "one set of weights for all layers")
-
-    training = TextSettings.training | {"num_train_epochs": 3, "learning_rate": 3e-3}
-
-
-@dataclass(frozen=True)
-class EncoderSettings(NewTextSettings):
-    """Settings of an encoder of Transformers that is read at [CLS].
-
-    The readout is Transformers' two layers (``own``), or one layer as in the paper (``linear``), which replaces the
-    head that a pretrained model may have.
-    """
-
-    heads: Count = setting(4, "attention heads of a small model")
-    readout: str = setting("own", "the classifier; the paper's is linear", ("own", "linear"))
-
-
-@dataclass(frozen=True)
-class ImageSettings(PretrainedSettings, RecipeSettings):
-    """Settings of image classification.
-
-    ``data`` are a folder with a folder of images for each class, or with such ``train`` and ``test`` folders; MNIST's
-    IDX files; or scikit-learn's digits.
-    """
-
-    data: str = field(
-        kw_only=True, metadata={"help": "folder of images by class, or of IDX files; or: digits, generated"}
-    )
-    image_size: Count | None = setting(None, "their height and width in pixels [the model's]")
-    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the patches")
-
-    training = (
-        RecipeSettings.training
-        | {
-            "num_train_epochs": 3,
-            "per_device_train_batch_size": 32,
-            "per_device_eval_batch_size": 64,
-            "learning_rate": 5e-5,
-            "lr_scheduler_type": "linear",
-            "warmup_steps": 0.1,
-            "eval_strategy": "epoch",
-            "save_strategy": "epoch",
-        }
-        | USEFUL_LAYERS
-    )
-
-
-@dataclass(frozen=True)
-class LanguageSettings(RecipeSettings):
-    """Settings of instruction tuning that are the same for all models.
-
-    With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on these modules are trained and nothing else.
-    """
-
-    data: str = field(kw_only=True, metadata={"help": "Alpaca's .json or .jsonl, or: generated"})
-    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
-    max_length: PromptLength = setting(256, "longest prompt with its answer, in tokens")
-    lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
-    lora_rank: Count = setting(8, "rank of the adapters")
-    validation_share: Annotated[float, Allowed("lie between 0 and 0.5", lambda value: 0 < value < 0.5)] = setting(
-        0.1, "share to validate on, as much to test on"
-    )
-
-    arguments_kind = SFTSettings
-    training = RecipeSettings.training | {
-        "num_train_epochs": 2,
-        "per_device_train_batch_size": 16,
-        "per_device_eval_batch_size": 16,
-        "learning_rate": 1e-3,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 0.05,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "bf16": False,
-        "activation_checkpointing": False,
-    }
-    pretrained: ClassVar[dict[str, Any]] = training | {"learning_rate": 2e-5, "dual_optim_args": PRETRAINED_DUAL}
-
-
-@dataclass(frozen=True)
-class LanguageModelSettings(PretrainedSettings, LanguageSettings):
-    """Settings of instruction tuning of a pretrained language model."""
-
-    tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
-
-    training = pretrained = LanguageSettings.pretrained | USEFUL_LAYERS | {"method": "erm", "exit_share": 1 / 16}
-
-
-@dataclass(frozen=True)
-class InstructionSettings(NewModelSettings, LanguageSettings):
-    """Settings of instruction tuning of a small new model. A pretrained one has its own depth, width and heads."""
-
-    heads: Count = setting(4, "attention heads of a small model")
-    dropout: Dropout = setting(0.0, "of attention; 0 leaves a pretrained model's")
-    noise: NoiseLevel = setting(1.5, "training noise γ, in std of the embeddings")
 
 
 class Setting(NamedTuple):
@@ -724,38 +338,10 @@ def check(settings: Any) -> None:
         each.check(getattr(settings, each.name))
 
 
-def flag_of(name: str) -> str:
-    """The option of a setting, such as ``--learning-rate``."""
-    return f"--{name.replace('_', '-')}"
-
-
-def is_secret(name: str) -> bool:
-    """Whether a setting's value is a token or a password, which stands in no file and on no screen."""
-    return name.rpartition("_")[2] in ("token", "password", "secret")
-
-
-def options(settings: Mapping[str, Any]) -> list[str]:
-    """The words that give settings to ``descend train``, in the form of `sys.argv`.
-
-    Args:
-        settings: Name → value; none of them is None, which can't be typed. Tokens are left out.
-    """
-    words = []
-    for name, value in settings.items():
-        if is_secret(name):
-            continue
-        if isinstance(value, bool):
-            words.append(flag_of(name if value else f"no_{name}"))
-            continue
-        texts = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-        joined = [",".join(map(str, texts))] if name == "alpha" else map(str, texts)
-        words += [flag_of(name), *joined]
-    return words
-
-
 def settings_of_others(*methods: str) -> set[str]:
     """The settings that belong to one method alone, and to none of these."""
-    return set().union(*(settings for name, settings in METHODS.items() if name not in methods))
+    used = set().union(*(METHODS.get(name, set()) for name in methods))
+    return set().union(*METHODS.values()) - used
 
 
 def check_method(settings: Mapping[str, Any]) -> None:
@@ -770,7 +356,7 @@ def check_method(settings: Mapping[str, Any]) -> None:
     chosen = settings.get("method", "constrained")
     given = f"; the method is {chosen}" if "method" in settings else ""
     for method, names in METHODS.items():
-        if method != chosen and (strange := sorted(names & settings.keys())):
+        if strange := sorted(names & settings.keys() & settings_of_others(chosen)):
             flags = ", ".join(map(flag_of, strange))
             raise InputError(
                 f"{flags}: a setting of the method {method}{given}. Leave it out, or choose --method {method}."

@@ -74,7 +74,11 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
     ],
 )
 def test_recipes_of_pretrained_models_ask_for_useful_layers(name, given, method, exits, ratio, strength):
-    settings = {"data": "generated", "output_dir": "run", **({"model": "a/b"} if RECIPES[name].needs_model else {})}
+    settings = {
+        "data": "generated",
+        "output_dir": "run",
+        **({"model": "a/b"} if RECIPES[name].settings.needs_model else {}),
+    }
     found = configure(name, **settings | given).arguments
     expected = (method, exits, ratio, strength)
     assert (found.method, found.exits, found.head_lr_ratio, found.strength) == expected
@@ -161,4 +165,4 @@ def test_classes_are_met_by_their_names_in_a_head(head, names, numbers):
 
 
 def test_results_know_the_recipes_of_pretrained_models():
-    assert set(PRETRAINED) == {name for name in RECIPES if RECIPES[name].needs_model}
+    assert set(PRETRAINED) == {name for name in RECIPES if RECIPES[name].settings.needs_model}

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from descend import UT, DescentConfig, DescentTrainer, InputError, run
 from descend.cli import main
 from descend.evaluation.evaluators import MOST_SAMPLES
-from descend.evaluation.layers import evenly
 from descend.recipes import RECIPES
 from descend.results import RESULTS, read_config, read_summary, strangers
 from descend.results.config import PRETRAINED
 from descend.run.describing import stored
 from descend.settings import DescentSettings
+from descend.tasks.splits import evenly
 from descend.tasks.video import load_video
 from descend.training.sft import DescentSFTConfig
 from tests.support.cases import slow_but

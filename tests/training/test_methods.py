@@ -11,10 +11,10 @@ from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Ob
 from descend.dry_step import resolve
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import STATE_RIDGE, fit_exits, fit_probes
+from descend.methods import CLASSES
 from descend.models import MARK, LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig, keep_first
 from descend.seeds import Stream, generator_of
 from descend.tasks.text import Classification
-from descend.training.methods import CLASSES
 from tests.support import own, ranks
 from tests.support.networks import QUIET, causal, moved, network
 

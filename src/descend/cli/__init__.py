@@ -12,6 +12,7 @@ from descend import extras
 from descend.cli import commands, demo, runs
 from descend.cli.escaped import Escaped
 from descend.cli.parsing import COMPLETING, TALK, Parser, hyphenated, nearest, read
+from descend.declared import is_secret
 from descend.errors import (
     InputError,
     Interrupted,
@@ -22,7 +23,6 @@ from descend.errors import (
     reason,
 )
 from descend.reading import plain_text, shown
-from descend.settings import is_secret
 
 ABOUT = """\
 descend: how many layers a transformer needs, and training that makes inner layers predict

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from transformers import PrinterCallback
 
 import descend
+from descend.declared import DIGITS
 from descend.progress import is_quiet
 from descend.results import DECISIONS_FILE, Decisions, Summary
-from descend.settings import DIGITS
 from descend.tasks.images import ImageClassification
 from descend.tasks.images.sources import read_images
 

@@ -14,11 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+from descend.declared import GENERATED
 from descend.errors import InputError
 from descend.progress import QUIET
 from descend.reading import CLOSE, is_path, refuse_file, suggestion
-from descend.recipes import GENERATED
-from descend.settings import DIGITS
 
 MOST_LEVELS = 1000
 """Most noise levels γ of one command."""
@@ -231,22 +230,22 @@ def nearest(word: str, names: Iterable[str]) -> str:
     return f" (did you mean {by_name[names_meant[0]]}?)" if names_meant else ""
 
 
-def check_data(data: str | None, *, hub: bool = False, images: bool = False) -> None:
+def check_data(data: str | None, *, hub: bool = False, names: Sequence[str] = ()) -> None:
     """Refuse data that are not there.
 
     Args:
         data: A path, or `GENERATED`; None for a command that takes none.
         hub: Whether it may be a name on the Hub as well.
-        images: Whether it may be `DIGITS` as well.
+        names: What else it may be.
 
     Raises:
         InputError: If there is no such file or folder.
     """
-    if data is None or data == GENERATED or (images and data == DIGITS) or Path(data).expanduser().exists():
+    if data is None or data in (GENERATED, *names) or Path(data).expanduser().exists():
         return
     if not hub or is_path(data):
-        names = " or the name of a data set on the Hub" if hub else f", {DIGITS}" if images else ""
-        words = f"the data {data} does not exist; expected a file or folder{names}, or {GENERATED}."
+        others = " or the name of a data set on the Hub" if hub else "".join(f", {name}" for name in names)
+        words = f"the data {data} does not exist; expected a file or folder{others}, or {GENERATED}."
         raise InputError(words + suggestion(data))
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
+from descend.declared import DIGITS, flag_of
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
-from descend.settings import flag_of
+from descend.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from descend.report import RunView
@@ -122,7 +123,8 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     recipe = "text"
     if options["task"] is None or not (folder / "config.json").is_file():  # then it says what the folder is
         recipe = check_run(folder, options["model"])
-    check_data(options["data"], hub=recipe.startswith("text"), images=recipe == "image")
+    kind = RECIPES[recipe].settings if recipe in RECIPES else Recipe
+    check_data(options["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
     from descend import run
     from descend.writing import locked
 
@@ -150,7 +152,7 @@ def _frozen(model: str, out: Path | None, options: dict[str, Any]) -> tuple[Path
             "--layers needs data to read the model on: --data, as descend train text, image and lm take.",
         ),
     )
-    check_data(options["data"], hub=True, images=True)
+    check_data(options["data"], hub=True, names=(DIGITS,))
     from descend import run
 
     out = run.frozen_folder(model) if out is None else out

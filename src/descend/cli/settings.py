@@ -3,12 +3,14 @@
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.library import arguments_of
 from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk, check_data, declared, nearest, talk
+from descend.declared import flag_of
 from descend.errors import InputError
+from descend.methods import CLASSES
 from descend.recipes import RECIPES
 from descend.settings import (
     LIBRARIES,
@@ -16,7 +18,6 @@ from descend.settings import (
     Setting,
     SFTSettings,
     check_method,
-    flag_of,
     settings_of,
 )
 
@@ -31,13 +32,13 @@ GROUPS = {
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
-    "settings of one method": "inner_weight layer_weights r_drop layer_dropout layer_dropout_schedule exit_scale "
-    "exit_curriculum exit_rotation",
+    "settings of one method": " ".join(each.name for kind in CLASSES.values() for each in fields(kind.Settings)),
     "training": "noise noise_is max_steps num_train_epochs learning_rate head_lr_ratio lr_scheduler_type warmup_steps "
     "per_device_train_batch_size exit_share patience calibrate seed bf16 use_cpu",
     "output": "eval_steps save_steps",
 }
-"""Group → the settings that ``--help`` shows, ours and the most used of Transformers, in this order."""
+"""Group → the settings that ``--help`` shows, ours and the most used of Transformers, in this order. Other settings
+of a recipe stand at the end of ``model``."""
 
 OF_HEADS = ("exits", "head_lr_ratio")
 """Settings that recipes of models without a head of Transformers do not have."""
@@ -51,7 +52,7 @@ OTHERS = {"transformers": "other arguments of Transformers", "trl": "other argum
 
 def recipe_list() -> str:
     """A line for each recipe."""
-    return "\n".join(f"{each.name:16} {each.about}" for each in RECIPES.values())
+    return "\n".join(f"{name:16} {each.settings.help}" for name, each in RECIPES.items())
 
 
 def read_recipe(words: Sequence[str]) -> tuple["Configured", bool]:
@@ -94,20 +95,21 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
         if words and words[0].startswith("-"):
             got = f"expected the recipe first, got {words[0]}: descend train RECIPE --data PATH --out RUN [settings]"
         raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
-    about = f"Train: {RECIPES[recipe].about}. " if recipe else ""
-    model = "--model PATH_OR_NAME " if recipe and RECIPES[recipe].needs_model else ""
+    about = f"Train: {RECIPES[recipe].settings.help}. " if recipe else ""
+    model = "--model PATH_OR_NAME " if recipe and RECIPES[recipe].settings.needs_model else ""
     parser = declared(
         f"train {recipe or 'RECIPE'}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
         f"{model}--data PATH --out RUN [settings]",
     )
     name = parser.add_argument("recipe", help=argparse.SUPPRESS)
-    name.completer = lambda **_: {each.name: each.about for each in RECIPES.values()}  # type: ignore[attr-defined]
+    name.completer = lambda **_: {key: each.settings.help for key, each in RECIPES.items()}  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
     add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
     given = vars(parser.parse_args(list(words)))
-    RECIPES[given["recipe"]].check_given(given)
-    check_data(given["data"], hub=given["recipe"].startswith("text"), images=given["recipe"] == "image")
+    kind = RECIPES[given["recipe"]].settings
+    kind.check_given(given)
+    check_data(given["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
     given["output_dir"] = given.pop("out")
     return given
 
@@ -121,6 +123,8 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
         everything: Whether help and completion show all of Transformers' arguments too.
     """
     known = known_settings(recipe) if recipe else {}
+    grouped = {name for names in GROUPS.values() for name in names.split()}
+    others = [name for name in settings_of(RECIPES[recipe].settings) if name not in grouped] if recipe else []
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":
@@ -128,7 +132,7 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
                 "--out", required=True, metavar="RUN", help="folder of the run; new, or with --resume begun"
             )
             group.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint")
-        for name in names.split():
+        for name in [*names.split(), *(others if title == "model" else [])]:
             if setting := known.pop(name, None):
                 _add(group, setting)
         if title == "output":

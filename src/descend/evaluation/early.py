@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from descend.evaluation.evaluate import Levels, Subject
-from descend.evaluation.layers import LayerLosses, evenly, measure, metric_value
+from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
 from descend.models import LayeredCausalLM, LayeredModel, UnrolledModel, evaluating, leave_at
 from descend.progress import counted, progress
 from descend.results import CONFIDENCE, ChosenExit, Drafts, ExitPoint, Exits, Latency, Speculation
 from descend.tasks import Task
+from descend.tasks.splits import evenly
 from descend.tiles import rows_per_tile
 
 WARM_UP, REPEATS = 2, 9

@@ -14,6 +14,7 @@ from descend.evaluation.layers import Batches, LayerLosses, few, measure, survey
 from descend.evaluation.needed import Evaluated, layers_needed
 from descend.evaluation.probes import Probed
 from descend.evaluation.satisfaction import verdict
+from descend.methods import CLASSES, Method
 from descend.models import LayeredModel
 from descend.noise import Noise
 from descend.progress import Progress, progress
@@ -185,7 +186,7 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     """The entries of ``summary.json`` that every evaluation has."""
     task, trained = subject.task, levels[subject.noise.level]
     problem = subject.problem or DescentProblem(subject.model.depth, PLAIN_ALPHA)
-    asked = subject.problem is not None and subject.provenance.method == "constrained"
+    asked = subject.problem is not None and CLASSES.get(subject.provenance.method, Method).asks
     held = verdict(problem, trained, asked=asked)
     values = [levels[level].metrics[-1] for level in subject.curve]
     layer_metrics = {level: layers.metrics for level, layers in levels.items()}

@@ -14,12 +14,13 @@ from torch.utils.data import Subset, default_collate
 
 from descend.errors import InputError
 from descend.evaluation.evaluate import MOST_BLOCKS, Evaluator, Levels, Subject, layer_scores, reading_progress
-from descend.evaluation.layers import evenly, few, measure, metric_value, survey
+from descend.evaluation.layers import few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
 from descend.progress import counted
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
 from descend.tasks.base import LABELS
+from descend.tasks.splits import evenly
 
 MOST_TO_CHOOSE = 1000
 """Validation samples on which K is chosen, taken evenly."""

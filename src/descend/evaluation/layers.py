@@ -19,6 +19,7 @@ from descend.models import LayeredCausalLM, evaluating
 from descend.noise import Noise, SampleDraws
 from descend.progress import Progress, counted
 from descend.tasks import Task
+from descend.tasks.splits import evenly
 from descend.tiles import rows_per_tile
 
 Watch = Callable[[dict[str, Any], Tensor | None, Tensor], None]
@@ -146,12 +147,6 @@ class LayerLosses:
     def scores_at(self, layers: Tensor) -> Tensor:
         """Each sample's score at one layer, (S,); ``layers`` (S,) says at which."""
         return self.scores.gather(1, layers[:, None])[:, 0]
-
-
-def evenly(size: int, count: int) -> list[int]:
-    """The places of ``count`` of ``size`` samples, taken evenly; all of them where there are no more."""
-    count = min(count, size)
-    return [int((place + 0.5) * size / count) for place in range(count)]
 
 
 def few(samples: Any, most: int) -> Subset[Any]:

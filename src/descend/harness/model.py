@@ -18,6 +18,7 @@ from tokenizers import processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from descend.declared import GENERATED
 from descend.errors import InputError, refuse
 from descend.models import LayeredCausalLM, changed, keep_first
 from descend.noise import Noise, SampleDraws
@@ -25,7 +26,6 @@ from descend.progress import is_quiet
 from descend.results import MODELS, Trained, check_language_run, read_trained
 from descend.run.loading import of_model, of_run
 from descend.seeds import Stream, derived
-from descend.settings import GENERATED
 
 WIDTH = 8
 """Bytes of a token, and of a prefix's hash."""

@@ -1,41 +1,47 @@
 """The contract of a recipe: settings that resolve to data, model, task, noise and training arguments."""
 
+from __future__ import annotations
+
 import logging
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from torch.utils.data import Dataset
-from transformers import AutoConfig, PreTrainedConfig, TrainerCallback, set_seed
-
-from descend.errors import InputError
-from descend.models import LayeredModel, load_model
-from descend.noise import GaussianNoise, LaplaceNoise, Noise, TokenDropout, UniformNoise
+from descend.declared import GENERATED, SMALL, Count, InnerShare, Layers, NoiseLevel, Scale, setting
+from descend.errors import InputError, refuse
 from descend.reading import utf8_path
-from descend.settings import GENERATED, SMALL, RecipeSettings
-from descend.tasks import Task
-from descend.tasks.folders import class_name
-from descend.training import DescentMixin, DescentTrainer
-from descend.training.config import DescentArguments, DescentConfig
+from descend.settings import PRETRAINED_DUAL, DescentSettings, check
 
-SHIFTS: dict[str, type[Noise]] = {
-    "gaussian": GaussianNoise,
-    "uniform": UniformNoise,
-    "laplace": LaplaceNoise,
-    "dropout": TokenDropout,
-}
-"""Kinds of noise that a model can be evaluated under, by name."""
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+    from transformers import PreTrainedConfig, TrainerCallback
+
+    from descend.models import LayeredModel
+    from descend.noise import Noise
+    from descend.tasks import Task
+    from descend.training import DescentMixin
+    from descend.training.config import DescentArguments
 
 Collate = Callable[[list[Any]], dict[str, Any]]
 """Samples → a batch."""
 
 
 logger = logging.getLogger(__name__)
+
+USEFUL_LAYERS = {
+    "method": "useful",
+    "strength": 0.8,
+    "dual_optim_args": PRETRAINED_DUAL,
+    "exits": "own",
+    "head_lr_ratio": 10.0,
+}
+"""How `text` and `image` train, chosen by docs/results/layers.md. `lm` takes the exits alone and trains plainly: at 30
+exits the constraints harmed the last layer."""
 
 _EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
 
@@ -92,15 +98,89 @@ class Restored:
     tokenizer: Any = None
 
 
-class Recipe(RecipeSettings, ABC):
+@dataclass(frozen=True)
+class Recipe(ABC):
     """Data, task, noise and a model to train: frozen settings, so that a changed recipe is `dataclasses.replace`.
+
+    A recipe is a file of this package with a subclass that has a ``name``. The command line imports it, so torch and
+    what needs it are imported inside functions.
+
+    Attributes:
+        data: Where the data are: a path, for texts with classes also a name on the Hub, or ``generated`` for the
+            generated ones that come with Descend.
+        noise: The training noise γ, in units of the clean data's std σ_x.
+        noise_is: What γσ_x is of the noise, in training and evaluation: its ``std``, or its ``variance``, for a std of
+            √(γσ_x).
+        validation_share: The share of the training data to validate on.
 
     Raises:
         InputError: If a setting is out of range.
     """
 
+    data: str = field(kw_only=True, metadata={"help": "folder or file of the data, or: generated"})
+    noise: NoiseLevel = setting(0.8, "training noise γ, in std of the clean data")
+    noise_is: Scale = setting("std", "what γσ_x is of the noise", ("std", "variance"))
+    validation_share: InnerShare = setting(0.2, "share of the training data to validate on")
+
+    arguments_kind: ClassVar[type[DescentSettings]] = DescentSettings
+    has_head: ClassVar[bool] = True
+    """Whether a head of Transformers reads the model's layers, of which own exits are copies."""
+    training: ClassVar[dict[str, Any]] = {
+        "save_total_limit": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "merit",
+        "logging_steps": 10,
+        "report_to": "none",
+        "calibrate": True,
+    }
+    """Training arguments that a recipe sets, by name; all others have the default of `DescentConfig`."""
+    name: ClassVar[str]
+    """The recipe's name in ``descend train NAME``."""
+    help: ClassVar[str]
+    """One line about it."""
+    order: ClassVar[int] = 100
+    """Its place in lists; recipes of one place are sorted by name."""
+    data_help: ClassVar[str] = "PATH"
+    """What ``data`` may be beside `GENERATED`."""
+    takes_hub_data: ClassVar[bool] = False
+    """Whether ``data`` may be a name on the Hub."""
+    names_of_data: ClassVar[tuple[str, ...]] = ()
+    """Values of ``data`` that are no path, beside `GENERATED`."""
+    needs_model: ClassVar[bool] = False
+    """Whether it trains a pretrained model, which must be named."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Optional packages that it imports."""
     family: ClassVar[str]
     """The model's name in tables, without its depth."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def depth(self) -> int:
+        """L, the number of layers: a setting of a new model; of a pretrained one known once the recipe is completed."""
+        raise NotImplementedError
+
+    @classmethod
+    def check_given(cls, given: Mapping[str, Any]) -> None:
+        """Refuse a recipe without data or model: generated data are used only where they are asked for.
+
+        Args:
+            given: The given settings.
+
+        Raises:
+            InputError: If no data are given, or no model to a recipe of pretrained models.
+        """
+        lacks_model = cls.needs_model and given.get("model") is None
+        model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
+        refuse(
+            (
+                given.get("data") is None,
+                f"{cls.name} needs data; expected --data {cls.data_help}, or --data {GENERATED} for the generated ones "
+                f"that come with descend.{f' Also give {model}' if lacks_model else ''}",
+            ),
+            (lacks_model, f"{cls.name} trains a pretrained model; expected {model}"),
+        )
 
     @property
     def source(self) -> str | None:
@@ -142,14 +222,18 @@ class Recipe(RecipeSettings, ABC):
         Args:
             sigma: σ_x of the clean data; None for an embedding whose σ_x changes as it learns.
             seed: Seed of the noise.
-            shift: One of `SHIFTS`. Training uses Gaussian noise. Token dropout has no training level.
+            shift: One of `descend.noise.SHIFTS`. Training uses Gaussian noise. Token dropout has no training level.
         """
+        from descend.noise import SHIFTS, TokenDropout
+
         kind = SHIFTS[shift]
         return kind(0.0 if kind is TokenDropout else self.noise, sigma, seed, self.noise_is)
 
     @classmethod
     def arguments(cls) -> type[DescentArguments]:
         """The class of the training arguments."""
+        from descend.training.config import DescentConfig
+
         return DescentConfig
 
     @property
@@ -193,13 +277,15 @@ class Recipe(RecipeSettings, ABC):
         """The recipe with the sizes that are known only after the model is loaded."""
         return self
 
-    def resolve(self, arguments: Any, data: Data | None = None) -> "Setup":
+    def resolve(self, arguments: Any, data: Data | None = None) -> Setup:
         """Build everything that one training run needs; the recipe is not changed.
 
         Args:
             arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights.
             data: The result of this recipe's `load`, to share it between runs; loaded if None.
         """
+        from transformers import set_seed
+
         recipe = self.completed()
         if data is None:
             data = recipe.load()
@@ -208,8 +294,10 @@ class Recipe(RecipeSettings, ABC):
         noise = recipe.corruption(data.sigma, arguments.seed)
         return Setup(recipe.fitted(model), data, model, recipe.task(), noise, arguments)
 
-    def trainer(self, setup: "Setup", callbacks: Sequence[TrainerCallback]) -> DescentMixin:
+    def trainer(self, setup: Setup, callbacks: Sequence[TrainerCallback]) -> DescentMixin:
         """The trainer of a resolved recipe."""
+        from descend.training import DescentTrainer
+
         return DescentTrainer(
             setup.model,
             setup.arguments,
@@ -220,6 +308,38 @@ class Recipe(RecipeSettings, ABC):
             processing_class=setup.data.tokenizer,
             callbacks=list(callbacks),
         )
+
+
+@dataclass(frozen=True)
+class PretrainedSettings:
+    """Settings of recipes that train a pretrained model of Transformers, with all of its blocks or the first K.
+
+    It stands before the other base class, whose ``noise`` it replaces: none unless asked for.
+    """
+
+    model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
+    keep_layers: Layers | None = setting(None, "cut it to its first K blocks before training [all]")
+    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the embeddings")
+
+    needs_model: ClassVar[bool] = True
+
+    @property
+    def depth(self) -> int:
+        """L, the blocks that are trained; known once the recipe is completed."""
+        assert self.keep_layers is not None
+        return self.keep_layers
+
+
+@dataclass(frozen=True)
+class NewModelSettings:
+    """Settings of recipes that train a small new model, or a pretrained one with its own sizes.
+
+    It stands before the other base class, whose ``depth`` it replaces.
+    """
+
+    model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
+    depth: Layers = setting(6, "L, layers of a small model")
+    hidden_size: Count = setting(128, "width of a small model")
 
 
 @dataclass(frozen=True)
@@ -295,6 +415,10 @@ def config_of(source: str) -> PreTrainedConfig:
     Raises:
         InputError: If there is none that can be loaded.
     """
+    from transformers import AutoConfig
+
+    from descend.models import load_model
+
     return load_model(AutoConfig, source, "a model", _EXPECTED)
 
 
@@ -346,6 +470,8 @@ def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str,
     Raises:
         InputError: If the head lacks a class.
     """
+    from descend.tasks.folders import class_name
+
     known = {str(name): int(number) for number, name in (config.id2label or {}).items()}
     found: dict[str, int] = {}
     for written in (_folded, class_name, str):  # a name as it is counts most: Polish and polish are two classes
@@ -365,6 +491,8 @@ def class_numbers(config: PreTrainedConfig, classes: Sequence[str], source: str,
 
 def _folded(name: str) -> str:
     """A class's name in small letters and in full, without the prefix of Transformers' placeholders: 7 is LABEL_7."""
+    from descend.tasks.folders import class_name
+
     small = class_name(name).casefold().removeprefix("label_")
     return {"neg": "negative", "pos": "positive", "neu": "neutral"}.get(small, small)
 
@@ -380,6 +508,8 @@ def load_pretrained(auto_class: Any, source: str, **settings: Any) -> Any:
     Raises:
         InputError: If it can't be loaded, or its blocks or embeddings are not there.
     """
+    from descend.models import load_model
+
     if hasattr(auto_class, "_target_peft_class"):  # PEFT's give no account of what they load
         return load_model(auto_class, source, "a model", _EXPECTED, **settings)
     network, loading = load_model(auto_class, source, "a model", _EXPECTED, output_loading_info=True, **settings)

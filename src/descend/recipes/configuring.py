@@ -50,7 +50,7 @@ def configure(name: str, **settings: Any) -> Configured:
         raise InputError(
             f"{name} has no settings {', '.join(sorted(unknown))}; descend train {name} --help lists them."
         )
-    RECIPES[name].check_given(settings)
+    kind.check_given(settings)
     check_method(settings)
     preset = Preset()
     if settings.get("preset") is not None:

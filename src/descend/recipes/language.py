@@ -1,52 +1,27 @@
-"""Instruction tuning of causal language models."""
+"""The base recipe of instruction tuning of causal language models."""
+
+from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from datasets import Dataset
-from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-)
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
-
+from descend.declared import SMALL, Allowed, Count, PromptLength, setting
 from descend.errors import InputError, reason
-from descend.models import LayeredCausalLM, causal, check_family, keep_first
-from descend.recipes.base import (
-    Data,
-    Recipe,
-    Restored,
-    Setup,
-    absolute,
-    absolute_or_name,
-    check_heads,
-    check_words,
-    config_of,
-    load_pretrained,
-    tell,
-)
-from descend.settings import SMALL, InstructionSettings, LanguageModelSettings, LanguageSettings
-from descend.tasks.splits import split_groups
-from descend.tasks.text import (
-    Instructions,
-    NextToken,
-    generate_instructions,
-    learn_tokenizer,
-    load_tokenizer,
-    read_instructions,
-    tokenize_instructions,
-)
-from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from descend.recipes.base import Data, Recipe, Restored, Setup, check_words, config_of, load_pretrained, tell
+from descend.settings import PRETRAINED_DUAL, SFTSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    from descend.models import LayeredCausalLM
+    from descend.tasks.text import NextToken
+    from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 
 ADAPTERS = "adapter_config.json"
 
@@ -57,21 +32,54 @@ _PREPARED = {
 }
 
 
-class LanguageRecipe(LanguageSettings, Recipe):
+@dataclass(frozen=True)
+class LanguageRecipe(Recipe):
     """The base recipe of instruction tuning: a language model learns the answers to prompts, token by token.
 
     With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on these modules are trained and nothing else.
     """
 
-    model: str
+    data_help = "FILE, .json or .jsonl in Alpaca's form"
+    packages = ("trl", "peft")
+
+    data: str = field(kw_only=True, metadata={"help": "Alpaca's .json or .jsonl, or: generated"})
+    tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
+    max_length: PromptLength = setting(256, "longest prompt with its answer, in tokens")
+    lora: str | None = setting(None, "modules of adapters: q_proj,v_proj [all weights]")
+    lora_rank: Count = setting(8, "rank of the adapters")
+    validation_share: Annotated[float, Allowed("lie between 0 and 0.5", lambda value: 0 < value < 0.5)] = setting(
+        0.1, "share to validate on, as much to test on"
+    )
+
+    model: ClassVar[str]
+    """Its model; a setting of each recipe."""
+
+    arguments_kind = SFTSettings
+    training = Recipe.training | {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 16,
+        "per_device_eval_batch_size": 16,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.05,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "bf16": False,
+        "activation_checkpointing": False,
+    }
+    pretrained: ClassVar[dict[str, Any]] = training | {"learning_rate": 2e-5, "dual_optim_args": PRETRAINED_DUAL}
 
     @classmethod
     def arguments(cls) -> type[DescentSFTConfig]:
         """TRL's, and the problem."""
+        from descend.training.sft import DescentSFTConfig
+
         return DescentSFTConfig
 
     def _config(self) -> PreTrainedConfig:
         """The configuration of the pretrained model, which takes texts as long as they may be."""
+        from descend.models import causal, check_family
+
         config = config_of(self.model)
         check_family(config, causal.FAMILIES)
         if self.max_length > config.max_position_embeddings:
@@ -96,10 +104,13 @@ class LanguageRecipe(LanguageSettings, Recipe):
         """
         if self.model == SMALL:
             return self.training
-        return LanguageSettings.pretrained | {"learning_rate": 2e-4} if self.lora else self.pretrained
+        return LanguageRecipe.pretrained | {"learning_rate": 2e-4} if self.lora else self.pretrained
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load and tokenize the instructions and answers."""
+        from descend.tasks.splits import split_groups
+        from descend.tasks.text import Instructions, generate_instructions, read_instructions, tokenize_instructions
+
         given = read_instructions(self.source) if self.source is not None else generate_instructions()
         rows = given.rows
         count = round(len(rows) * self.validation_share)
@@ -130,6 +141,8 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load all rows of another file, and its name."""
+        from descend.tasks.text import read_instructions, tokenize_instructions
+
         rows, skipped, cut = tokenize_instructions(read_instructions(data), restored.tokenizer, self.max_length)
         if len(rows) < 2:
             raise InputError(f"{data} has no two prompts that leave room for an answer in {self.max_length} tokens.")
@@ -147,6 +160,8 @@ class LanguageRecipe(LanguageSettings, Recipe):
         return tuple(notes)
 
     def _tokenizer(self, rows: Dataset) -> PreTrainedTokenizerBase:
+        from descend.tasks.text import learn_tokenizer, load_tokenizer
+
         source = self.tokenizer or (None if self.model == SMALL else self.model)
         if source is not None:
             return load_tokenizer(source)
@@ -158,14 +173,22 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     def collate(self, tokenizer: Any) -> DataCollatorForLanguageModeling:
         """Pad texts to the longest of their batch."""
+        from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
         return DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id)
 
     def task(self) -> NextToken:
         """Cross-entropy and accuracy of the next token."""
+        from descend.tasks.text import NextToken
+
         return NextToken()
 
     def network(self, data: Data) -> LayeredCausalLM:
         """The model to train, with adapters where ``lora`` names modules."""
+        from peft import LoraConfig, get_peft_model
+
+        from descend.models import LayeredCausalLM
+
         network: Any = self._network(data.tokenizer)
         if self.lora is not None:
             targets = [name.strip() for name in self.lora.split(",") if name.strip()]
@@ -187,12 +210,16 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     def _pretrained(self, tokenizer: PreTrainedTokenizerBase, **settings: Any) -> PreTrainedModel:
         """The pretrained model, in float32, with some settings of its configuration changed."""
+        from transformers import AutoModelForCausalLM
+
         network = load_pretrained(AutoModelForCausalLM, self.model, dtype="float32", **settings)
         check_words(len(tokenizer), network.get_input_embeddings().num_embeddings, self.model)
         return network
 
     def trainer(self, setup: Setup, callbacks: Sequence[TrainerCallback]) -> DescentSFTTrainer:
         """TRL's trainer under the constraints."""
+        from descend.training.sft import DescentSFTTrainer
+
         for each in fields(setup.arguments):
             if each.name in _PREPARED and getattr(setup.arguments, each.name) != each.default:
                 raise InputError(
@@ -211,77 +238,12 @@ class LanguageRecipe(LanguageSettings, Recipe):
 
     def restore(self, folder: str) -> Restored:
         """Load a model that `save_pretrained` wrote, and its tokenizer."""
+        from peft import AutoPeftModelForCausalLM
+        from transformers import AutoModelForCausalLM
+
+        from descend.models import LayeredCausalLM
+        from descend.tasks.text import load_tokenizer
+
         auto_class = AutoPeftModelForCausalLM if (Path(folder) / ADAPTERS).is_file() else AutoModelForCausalLM
         network = LayeredCausalLM(load_pretrained(auto_class, folder, dtype="float32"))
         return Restored(network, load_tokenizer(folder))
-
-
-class LanguageModelRecipe(LanguageModelSettings, LanguageRecipe):
-    """Instruction tuning of a pretrained language model, plain unless a method is given."""
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Plain training, with adapters too."""
-        return super().defaults | {"method": "erm"}
-
-    def completed(self) -> Self:
-        """The recipe with absolute paths and the number of blocks.
-
-        Raises:
-            InputError: If it has adapters on a cut model.
-        """
-        config = self._config()
-        layers = self.keep_layers or config.num_hidden_layers
-        if self.lora is not None and layers < config.num_hidden_layers:
-            raise InputError(
-                "--keep-layers and --lora exclude each other: only the adapters are saved, and the cut model would be "
-                "lost. Leave one out."
-            )
-        return replace(self, data=absolute(self.data), model=absolute_or_name(self.model), keep_layers=layers)
-
-    def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-        network = self._pretrained(tokenizer)
-        keep_first(LayeredCausalLM(network), self.depth)
-        return network
-
-
-class InstructionRecipe(InstructionSettings, LanguageRecipe):
-    """Instruction tuning of a small new model, or of a pretrained one with its own depth, width and heads."""
-
-    family = "Llama"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_heads(self)
-        if self.model == SMALL and self.lora is not None:
-            raise InputError(
-                "--lora needs a pretrained --model: only the adapters are saved, and a new model's weights would be "
-                "lost. Leave out --lora."
-            )
-
-    def completed(self) -> Self:
-        """The recipe with absolute paths and, for a pretrained model, that model's own depth and width."""
-        recipe = replace(self, data=absolute(self.data))
-        if self.model == SMALL:
-            return recipe
-        config, model = self._config(), absolute_or_name(self.model)
-        return replace(recipe, model=model, depth=config.num_hidden_layers, hidden_size=config.hidden_size)
-
-    def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-        if self.model != SMALL:
-            return self._pretrained(tokenizer, **({"attention_dropout": self.dropout} if self.dropout else {}))
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=self.hidden_size,
-                intermediate_size=4 * self.hidden_size,
-                num_hidden_layers=self.depth,
-                num_attention_heads=self.heads,
-                max_position_embeddings=max(512, self.max_length),
-                attention_dropout=self.dropout,
-                tie_word_embeddings=True,
-                pad_token_id=tokenizer.pad_token_id,
-                bos_token_id=tokenizer.bos_token_id or tokenizer.cls_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-            )
-        )

@@ -1,23 +1,49 @@
-"""Video denoising with the unrolled transformers and ViT."""
+"""The base recipe of video denoising."""
 
-from dataclasses import replace
-from typing import ClassVar, Self
+from __future__ import annotations
 
-from torch.utils.data import Dataset
-from transformers import PreTrainedModel
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
+from descend.declared import Layers, setting
 from descend.errors import InputError
-from descend.models import DUST, UT, DUSTConfig, UTConfig, ViTDenoiser, ViTDenoiserConfig
-from descend.recipes.base import Data, Recipe, Restored, absolute, absolute_or_name, config_of, load_pretrained
-from descend.results import ENOUGH_GROUPS
-from descend.settings import DUSTSettings, UTSettings, VideoSettings, ViTSettings
-from descend.tasks.video import SIZE, VideoDenoising, VideoWindows, load_test, load_video
+from descend.recipes.base import Data, Recipe, Restored, absolute, load_pretrained
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+    from descend.tasks.video import VideoDenoising
 
 
-class VideoRecipe(VideoSettings, Recipe):
+@dataclass(frozen=True)
+class VideoRecipe(Recipe):
     """The base recipe of video denoising: settings and data that are the same for all models."""
 
-    architecture: ClassVar[type[PreTrainedModel]]
+    has_head = False
+    data_help = "PATH, a folder or file of videos"
+    packages = ("av", "PIL")
+
+    architecture: ClassVar[str]
+    """The model's name in `descend.models`."""
+
+    data: str = field(kw_only=True, metadata={"help": "videos, made grey 160x160; or: generated"})
+    cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
+    depth: Layers = setting(7, "L, the number of layers")
+    window: int = setting(5, "T, frames in a window")
+    stride: int = setting(1, "frames from one training window to the next")
+
+    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
+    training = Recipe.training | {
+        "max_steps": 400,
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 16,
+        "learning_rate": 3e-3,
+        "lr_scheduler_type": "linear",
+        "eval_strategy": "steps",
+        "eval_steps": 100,
+        "save_steps": 100,
+        "strength": 0.7,
+    }
 
     def completed(self) -> Self:
         """The recipe with absolute paths."""
@@ -26,6 +52,8 @@ class VideoRecipe(VideoSettings, Recipe):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Load windows of frames, which are the same for every model."""
+        from descend.tasks.video import load_video
+
         video = load_video(
             self.source,
             self.window,
@@ -50,6 +78,9 @@ class VideoRecipe(VideoSettings, Recipe):
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """The clips of each part, the size of their frames, and the noise in grey levels."""
+        from descend.results import ENOUGH_GROUPS
+        from descend.tasks.video import SIZE
+
         train, validation, test = map(_clips, (data.train, data.validation, data.test))
         lines = [f"{data.name}: {train} to train on, {validation} for validation, {test} for test{data.passed_over}."]
         if 1 < len(getattr(data.test, "names", ())) < ENOUGH_GROUPS:
@@ -71,105 +102,27 @@ class VideoRecipe(VideoSettings, Recipe):
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test windows of another data set, and its name."""
+        from descend.tasks.video import load_test
+
         return load_test(data, self.window, cache_dir=self.cache_dir)
 
     def task(self) -> VideoDenoising:
         """Mean L2 loss of a window, and RMSE."""
+        from descend.tasks.video import VideoDenoising
+
         return VideoDenoising()
 
     def restore(self, folder: str) -> Restored:
         """Load a model that `save_pretrained` wrote."""
-        return Restored(load_pretrained(self.architecture, folder))
+        from descend import models
 
-
-class UTRecipe(UTSettings, VideoRecipe):
-    """Video denoising with the unrolled transformer."""
-
-    family = "UT"
-    architecture = UT
-
-    def network(self, data: Data | None) -> UT:
-        """A new UT."""
-        return UT(
-            UTConfig(
-                depth=self.depth,
-                tied=self.tied,
-                heads=self.heads,
-                attention_size=self.attention_size,
-                kernel=self.kernel,
-            )
-        )
-
-
-class DUSTRecipe(DUSTSettings, VideoRecipe):
-    """Video denoising with the deep unfolded sequential transformer."""
-
-    family = "DUST"
-    architecture = DUST
-
-    def network(self, data: Data | None) -> DUST:
-        """A new DUST."""
-        return DUST(
-            DUSTConfig(
-                depth=self.depth,
-                tied=self.tied,
-                atoms=self.atoms,
-                layer=self.layer,
-                l1=self.l1,
-                l2=self.l2,
-                margin=self.margin,
-                c=self.c,
-            )
-        )
-
-
-class ViTRecipe(ViTSettings, VideoRecipe):
-    """Video denoising with a vision transformer, frame by frame.
-
-    A layer is read by a norm and a linear layer (``decoder``), or its tokens are the pixels (``pixels``).
-    """
-
-    architecture = ViTDenoiser
-
-    @property
-    def label(self) -> str:
-        """The model's name in tables, such as ViT-12 or DINOv2-12."""
-        dino = self.pretrained is not None and config_of(self.pretrained).model_type == "dinov2"
-        return f"{'DINOv2' if dino else 'ViT'}-{self.depth}"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pretrained is None:
-            self._small()  # raises for a width or readout that is not allowed
-
-    def completed(self) -> Self:
-        """The recipe with absolute paths.
-
-        Raises:
-            InputError: If the pretrained ViT can't be used with these settings.
-        """
-        if self.pretrained is None:
-            return super().completed()
-        ViTDenoiserConfig.of_pretrained(self.pretrained, self.depth, self.readout)
-        return replace(super().completed(), pretrained=absolute_or_name(self.pretrained))
-
-    def network(self, data: Data | None) -> ViTDenoiser:
-        """A ViT with its pretrained blocks, or a small new one."""
-        if self.pretrained is not None:
-            return ViTDenoiser.from_vit(self.pretrained, self.depth, self.readout)
-        return ViTDenoiser(self._small())
-
-    def _small(self) -> ViTDenoiserConfig:
-        width = self.hidden_size
-        if width is None:
-            width = 3 * 16**2 if self.readout == "pixels" else 128
-        return ViTDenoiserConfig(
-            num_hidden_layers=self.depth, hidden_size=width, intermediate_size=4 * width, readout=self.readout
-        )
+        return Restored(load_pretrained(getattr(models, self.architecture), folder))
 
 
 def _clips(windows: Dataset) -> str:
     """The number of clips of a part, with their names, or the first and the last one's."""
+    from descend.tasks.video import VideoWindows
+
     names = list(windows.names) if isinstance(windows, VideoWindows) else []
     shown = ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]}"
     return f"{len(names)} clip{'s' * (len(names) != 1)} ({shown})"

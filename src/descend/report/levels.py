@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from descend.declared import options
 from descend.errors import InputError
 from descend.report.runs import RunView, group_runs
 from descend.results import Summary, read_config
-from descend.settings import options
 
 _LEVELS = ("noise", "train_noise")
 """The names of entries that hold one noise level or several; all others with a level have it as a float key."""

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from descend.errors import refuse
+from descend.methods import GREY
 from descend.progress import counted
 from descend.report import figures
 from descend.report.answer import answer
@@ -239,8 +240,8 @@ def _trials(content: SweepFile, method: str, search: MethodSearch) -> Table:
 def _charts(content: SweepFile) -> list[Chart]:
     """The value trial by trial, by each setting that is a number, and during training."""
     name, found, history = f"mean {content.metric}", [], []
-    for place, (method, search) in enumerate(content.methods.items()):
-        style = STYLES.get(method, SPARE_STYLES[place % len(SPARE_STYLES)])
+    for method, search in content.methods.items():
+        style = STYLES.get(method, GREY)
         drawn = _near(search, content.higher_is_better)
         values = list(drawn.values())
         ended = [trial for trial in search.trials if trial.number in drawn]
@@ -293,7 +294,7 @@ def write_page_of(template: str, out: Path, **values: Any) -> Path:
         The file written.
     """
     # The charts' colours are named by what they are on light ground; here is what they are on dark ground.
-    styles = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES)}
+    styles = {style.light: style.dark for style in (*STYLES.values(), *SPARE_STYLES, GREY)}
     dark = styles | {INK: "var(--ink)", GRID: "var(--rule)", MUTED: "var(--muted)"}
     colours = " ".join(f"--c{light[1:]}: {colour};" for light, colour in dark.items())
     policy = {"script": SCRIPT, "script_hash": SCRIPT_HASH}

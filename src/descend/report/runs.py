@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from descend.errors import InputError
+from descend.methods import CLASSES, GREY, Style
+from descend.methods.erm import ERM
 from descend.report.samples import Frames
-from descend.report.tables import Style
 from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
@@ -28,37 +29,14 @@ from descend.results import (
     run_name,
 )
 
-# In the order of legends and tables: what all are held against first, the constrained last.
-METHOD_NAMES = {
-    "plain": "As given",
-    "erm": "ERM",
-    "probe": "ERM, own exits beside it",
-    "uniform": "Uniform weights",
-    "linear": "Linear weights",
-    "weighted": "Given weights",
-    "r-drop": "R-Drop",
-    "neftune": "NEFTune",
-    "layerskip": "LayerSkip",
-    "useful": "Useful layers",
-    "constrained": "Constrained",
-}
+# In the order of legends and tables: the constrained last. A model that Descend did not train is drawn like plain
+# training, which it is held against.
+_ORDER = sorted(CLASSES.values(), key=lambda kind: (kind.asks, kind.constrained))
+METHOD_NAMES = {"plain": "As given"} | {kind.name: kind.label for kind in _ORDER}
+STYLES = {"plain": ERM.style} | {kind.name: kind.style for kind in _ORDER}
 
-
-# Okabe and Ito's hues for the first two, and others that stay apart from them and from each other under all three kinds
-# of colour blindness. A method keeps its style on every page; a second arm of one method gets a spare one.
-STYLES = {
-    "plain": Style("#d55e00", "#ff9a52", "o"),
-    "erm": Style("#d55e00", "#ff9a52", "o"),
-    "probe": Style("#802000", "#c04040", "d"),
-    "uniform": Style("#005c42", "#36e0a0", "s"),
-    "linear": Style("#74205f", "#f3bfe0", "^"),
-    "weighted": Style("#4d4d00", "#c8c800", "<"),
-    "r-drop": Style("#808080", "#9a9a9a", "*"),
-    "neftune": Style("#bb44ff", "#9944bb", "p"),
-    "layerskip": Style("#0000aa", "#3355ff", "v"),
-    "useful": Style("#0033ee", "#1188ff", ">"),
-    "constrained": Style("#0072b2", "#5fb8f0", "D"),
-}
+# A method keeps its style on every page, and one of another version is `GREY`; a second arm of one method gets a spare
+# style.
 SPARE_STYLES = (
     Style("#8a4a2f", "#c99a7e", "h"),
     Style("#7d6b00", "#ddc94a", "P"),
@@ -325,7 +303,7 @@ def _arms(runs: Sequence[RunView]) -> list[Arm]:
         ]
         taken = [arm.style for arm in arms]
         style = next(
-            (each for each in (STYLES.get(method), *SPARE_STYLES) if each and each not in taken),
+            (each for each in (STYLES.get(method, GREY), *SPARE_STYLES) if each not in taken),
             SPARE_STYLES[len(arms) % len(SPARE_STYLES)],
         )
         label = ", ".join(filter(None, [METHOD_NAMES.get(method, method), *differing]))

@@ -1,15 +1,9 @@
-"""Tables as data for templates, styles of methods, and numbers for readers."""
+"""Tables as data for templates, and numbers for readers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
-class Style(NamedTuple):
-    """How an arm is drawn: its colour on light and on dark ground, and matplotlib's name of its mark."""
-
-    light: str
-    dark: str
-    marker: str
+from descend.methods import Style
 
 
 class Cell(NamedTuple):

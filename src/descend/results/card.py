@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from descend.declared import SMALL
 from descend.errors import InputError
 from descend.results.config import Trained, read_config, read_trained
 from descend.results.folder import CARD_FILE, is_ours, put
 from descend.results.summary import Summary, read_summary
-from descend.settings import SMALL
 
 TASKS = {
     "ForSequenceClassification": "text-classification",

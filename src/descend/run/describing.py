@@ -6,10 +6,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from descend.declared import is_secret, options
 from descend.models import MARK, LinearReadout
 from descend.recipes import Recipe
 from descend.results import RunConfig, card_of_run, hub_name, read_config
-from descend.settings import is_secret, options, settings_of_others
+from descend.settings import settings_of_others
 from descend.training.config import DescentArguments
 
 LOADING = "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."

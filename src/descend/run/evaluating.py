@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedConfig
 
+from descend.declared import flag_of
 from descend.errors import InputError, refuse
 from descend.evaluation.early import exits, latency, speculation
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
@@ -27,9 +28,10 @@ from descend.evaluation.layers import Batches, embedding_std, few
 from descend.evaluation.needed import NO_BEST, Evaluated
 from descend.evaluation.probes import fit_exits, fit_probes
 from descend.models import LayeredCausalLM, LayeredClassifier, broken, causal, encoders, images
+from descend.noise import SHIFTS
 from descend.progress import is_quiet
 from descend.reading import read_json
-from descend.recipes import GENERATED, RECIPES, SHIFTS, Data, Recipe
+from descend.recipes import GENERATED, RECIPES, Data, Recipe
 from descend.recipes.base import absolute_or_name, config_of
 from descend.results import (
     CERTIFIED_FILE,
@@ -50,7 +52,7 @@ from descend.run.describing import run_card
 from descend.run.loading import of_model, of_run
 from descend.run.training import tell
 from descend.seeds import Stream, derived
-from descend.settings import flag_of, settings_of
+from descend.settings import settings_of
 from descend.tasks.text.language import IGNORED
 from descend.writing import locked, refuse_link
 

@@ -10,7 +10,8 @@ from descend.core import DescentProblem
 from descend.errors import InputError, MissingPackageError, refusing
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
-from descend.recipes import RECIPES, SHIFTS, Recipe, Restored
+from descend.noise import SHIFTS
+from descend.recipes import RECIPES, Recipe, Restored
 from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,

@@ -22,6 +22,7 @@ from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
 from descend.errors import InputError, Interrupted, Unsaved, reason
+from descend.methods import CLASSES
 from descend.progress import is_quiet, progress
 from descend.recipes import Data, Recipe
 from descend.results import (
@@ -344,7 +345,7 @@ class _ShowProgress(ProgressCallback):
             self.prediction_bar.update()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
-        names = ("loss", "eval_loss", *(["eval_violation"] if args.method == "constrained" else []))
+        names = ("loss", "eval_loss", *(["eval_violation"] if CLASSES[args.method].asks else []))
         shown = {name: logs[name] for name in names if name in (logs or {})}
         if self.training_bar is not None and shown:
             values = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())

@@ -13,11 +13,11 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from descend.declared import options
 from descend.errors import refuse
+from descend.methods import CLASSES
 from descend.results import ChosenTrial, MethodSearch, Searched, SweepFile, Trial, TrialCurve
-from descend.settings import options
 from descend.training import DescentConfig, preferred
-from descend.training.methods import CLASSES
 
 MOST = {
     **dict.fromkeys(("learning_rate", "cap", "dual_lr", "resilience"), 1e9),
@@ -79,7 +79,8 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges) -> dict[s
     """
     rate, cap = args.learning_rate, args.cap or 0.0
     bounds = args.alpha is not None or ranges.keys() & {"alpha", "alpha_decay", "cap"}
-    alpha = args.method == "constrained" and bool(bounds)
+    method = CLASSES[args.method]
+    alpha = method.asks and bool(bounds)
     # Setting → whether it is searched, its lowest and its highest value, and whether its scale is logarithmic.
     usual = {
         "learning_rate": (True, rate / 10, rate * 10, True),
@@ -90,7 +91,7 @@ def space(args: DescentConfig, given: Collection[str], ranges: Ranges) -> dict[s
         "cap": (alpha and (args.cap is not None or "cap" in ranges), cap / 2, cap * 2, True),
         "dual_lr": (alpha, 1e-3, 1.0, True),
         "resilience": (alpha, 1e-3, 1.0, True),
-        "strength": (CLASSES[args.method].constrained and not alpha and "strength" in ranges, 0.0, 1.0, False),
+        "strength": (method.constrained and not alpha and "strength" in ranges, 0.0, 1.0, False),
     }
     searched = {}
     for name, (asked, *ends, log) in usual.items():
@@ -178,7 +179,7 @@ def searched_by(study: optuna.Study, settings: Mapping[str, Any], command: Seque
     if finished := [(trial, trial.value) for trial in trials if trial.value is not None]:
         sign = -1 if study.direction is optuna.study.StudyDirection.MAXIMIZE else 1
         # The paper's preset ignores feasibility here: it chooses by the metric alone.
-        counts = method == "constrained" and not settings.get("preset")
+        counts = CLASSES[method].asks and not settings.get("preset")
         feasible = [counts and bool(trial.feasible) for trial, _ in finished]
         chosen, _ = finished[preferred([sign * value for _, value in finished], feasible)]
         words = [*command, "--method", method, *chosen.flags, "--out", f"runs/{method}"]

@@ -22,7 +22,9 @@ from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from descend import run
+from descend.declared import options
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse, refusing
+from descend.methods import CLASSES
 from descend.reading import is_inside
 from descend.recipes.configuring import Configured, configure
 from descend.results import (
@@ -39,9 +41,8 @@ from descend.results import (
 )
 from descend.run.training import planned_steps
 from descend.seeds import Stream, derived
-from descend.settings import options, settings_of_others
+from descend.settings import settings_of_others
 from descend.sweep.space import RULE, TRIALS, Ranges, draw, folder_of, line, recipe_values, searched_by, space
-from descend.training.methods import CLASSES
 from descend.writing import locked, refuse_link
 
 SPLIT = "validation"

@@ -17,6 +17,12 @@ TEST_SHARE = 0.2
 """Share of each class to test on where there is no test side."""
 
 
+def evenly(size: int, count: int) -> list[int]:
+    """The places of ``count`` of ``size`` samples, taken evenly; all of them where there are no more."""
+    count = min(count, size)
+    return [int((place + 0.5) * size / count) for place in range(count)]
+
+
 def tell_shared(keys: Mapping[str, Collection[Hashable]], samples: str) -> None:
     """Warn of equal samples on several sides of a data set, as they are given.
 

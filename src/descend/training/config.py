@@ -13,10 +13,10 @@ from descend.core import DescentProblem, GeometricTarget, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.core.targets import step_numbers
 from descend.errors import InputError, refuse
+from descend.methods import CLASSES
 from descend.models import MOST_LAYERS
 from descend.reading import refuse_file
 from descend.settings import WITH_ALPHA, WITHOUT_ALPHA, DescentSettings, check, read_alpha, settings_of_others
-from descend.training.methods import CLASSES
 from descend.training.preset import paper
 
 # At run time the settings have no base: deriving from `TrainingArguments` would override TRL's defaults.
@@ -185,9 +185,9 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f"the method {self.method} trains own exits; got exits shared. Leave it out.",
             ),
             (
-                self.method == "useful" and self.alpha is not None,
-                "alpha states bounds, and the method useful is not judged by any; leave one of them out, or choose "
-                "--method constrained.",
+                CLASSES[self.method].constrained and not CLASSES[self.method].asks and self.alpha is not None,
+                f"alpha states bounds, and the method {self.method} is not judged by any; leave one of them out, or "
+                "choose --method constrained.",
             ),
             (
                 bool(self.label_smoothing_factor),

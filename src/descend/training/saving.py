@@ -17,6 +17,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from descend.core import DescentProblem, LossSums, PrimalDual
 from descend.errors import InputError
+from descend.methods import Method
 from descend.models import save_module
 from descend.objective import Objective
 from descend.results import (
@@ -37,7 +38,6 @@ from descend.results import (
 )
 from descend.training.checkpoints import any_checkpoints, newest_whole, step_of
 from descend.training.config import DescentArguments
-from descend.training.methods import Method
 from descend.training.outlook import Outlook
 
 

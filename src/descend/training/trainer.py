@@ -16,6 +16,7 @@ from transformers.trainer_utils import has_length
 
 from descend.core import LossSums
 from descend.errors import InputError
+from descend.methods import CLASSES
 from descend.models import check_savable
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
@@ -33,7 +34,6 @@ from descend.training.checkpoints import (
 from descend.training.checks import first_losses
 from descend.training.config import DescentArguments, DescentConfig
 from descend.training.hf_hooks import overriding, refuse_arguments
-from descend.training.methods import CLASSES
 from descend.training.order import IDLE
 from descend.training.step import DualStep, EarlyStopping, Stepping
 

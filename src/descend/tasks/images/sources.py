@@ -15,11 +15,11 @@ import numpy as np
 from PIL import Image, ImageOps
 from torch.utils.data import Dataset
 
+from descend.declared import DIGITS
 from descend.errors import InputError, refusing
 from descend.extras import required
 from descend.progress import counted, progress
 from descend.reading import MOST_BYTES, is_litter, refuse_large, refuse_ways_out
-from descend.settings import DIGITS
 from descend.tasks.folders import class_files, files_read
 from descend.tasks.pictures import FORMATS, SUFFIXES, opaque
 from descend.tasks.splits import TEST_SHARE, split_classes, tell_shared

@@ -1,18 +1,17 @@
 """Image classification with pretrained vision transformers."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from torch.utils.data import Dataset
-from transformers import AutoModelForImageClassification, ViTImageProcessorPil
-from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-
+from descend.declared import DIGITS, GENERATED, Count, NoiseLevel, setting
 from descend.errors import InputError
-from descend.models import LayeredImageClassifier, check_family, images, keep_first, resized
 from descend.recipes.base import (
+    USEFUL_LAYERS,
     Data,
+    PretrainedSettings,
     Recipe,
     Restored,
     absolute,
@@ -25,16 +24,53 @@ from descend.recipes.base import (
     load_pretrained,
     tell,
 )
-from descend.settings import DIGITS, GENERATED, ImageSettings
-from descend.tasks.images import ImageClassification
-from descend.tasks.images.sources import Images, Side, read_images
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+    from transformers import ViTImageProcessorPil
+
+    from descend.models import LayeredImageClassifier
+    from descend.tasks.images import ImageClassification
 
 MANY = 256
 """Patches of an image beyond which a line says that smaller images are faster."""
 
 
-class ImageRecipe(ImageSettings, Recipe):
-    """Image classification with a pretrained ViT, DeiT or DINOv2, with its own head or a new one."""
+@dataclass(frozen=True)
+class ImageRecipe(PretrainedSettings, Recipe):
+    """Image classification with a pretrained ViT, DeiT or DINOv2, with its own head or a new one.
+
+    ``data`` are a folder with a folder of images for each class, or with such ``train`` and ``test`` folders; MNIST's
+    IDX files; or scikit-learn's digits.
+    """
+
+    name = "image"
+    help = "image classification with a pretrained ViT, DeiT or DINOv2"
+    order = 60
+    data_help = "PATH, a folder of images by class or of MNIST's IDX files, or --data digits"
+    names_of_data = (DIGITS,)
+    packages = ("PIL",)
+
+    data: str = field(
+        kw_only=True, metadata={"help": "folder of images by class, or of IDX files; or: digits, generated"}
+    )
+    image_size: Count | None = setting(None, "their height and width in pixels [the model's]")
+    noise: NoiseLevel = setting(0.0, "training noise γ, in std of the patches")
+
+    training = (
+        Recipe.training
+        | {
+            "num_train_epochs": 3,
+            "per_device_train_batch_size": 32,
+            "per_device_eval_batch_size": 64,
+            "learning_rate": 5e-5,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 0.1,
+            "eval_strategy": "epoch",
+            "save_strategy": "epoch",
+        }
+        | USEFUL_LAYERS
+    )
 
     @property
     def label(self) -> str:
@@ -47,6 +83,8 @@ class ImageRecipe(ImageSettings, Recipe):
         Raises:
             InputError: If the model is of another kind, or can't take images of this size.
         """
+        from descend.models import check_family, images
+
         config = config_of(self.model)
         check_family(config, images.FAMILIES)
         patch, own = config.patch_size, config.image_size
@@ -71,6 +109,10 @@ class ImageRecipe(ImageSettings, Recipe):
 
     def load(self, restored: Restored | None = None) -> Data:
         """Read the images; each is decoded when it is fetched."""
+        import numpy as np
+
+        from descend.tasks.images.sources import Images, Side, read_images
+
         config: Any = restored.model.saved.config if restored else config_of(self.model)
         found = read_images(self.source)
         numbers = np.array(head_numbers(config, found.classes, config.name_or_path, _named(self.data)))
@@ -89,6 +131,10 @@ class ImageRecipe(ImageSettings, Recipe):
 
     def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
         """Load the test images of another data set, or all where it has no sides, and its name."""
+        import numpy as np
+
+        from descend.tasks.images.sources import Images, Side, read_images
+
         found = read_images(data)
         tell(_named(data), found.read)
         config = restored.model.saved.config
@@ -107,10 +153,16 @@ class ImageRecipe(ImageSettings, Recipe):
 
     def task(self) -> ImageClassification:
         """Cross-entropy and accuracy."""
+        from descend.tasks.images import ImageClassification
+
         return ImageClassification()
 
     def network(self, data: Data) -> LayeredImageClassifier:
         """The pretrained model cut to its first blocks, for images of this size; with a new head if it has none."""
+        from transformers import AutoModelForImageClassification
+
+        from descend.models import LayeredImageClassifier, keep_first, resized
+
         config = config_of(self.model)
         if not has_classifier(config) or is_unnamed(config):
             config.id2label = dict(enumerate(data.labels))
@@ -125,11 +177,18 @@ class ImageRecipe(ImageSettings, Recipe):
 
     def restore(self, folder: str) -> Restored:
         """Load a classifier that `save_pretrained` wrote, and its image processor."""
+        from transformers import AutoModelForImageClassification, ViTImageProcessorPil
+
+        from descend.models import LayeredImageClassifier
+
         network = load_pretrained(AutoModelForImageClassification, folder, dtype="float32")
         return Restored(LayeredImageClassifier(network), ViTImageProcessorPil.from_pretrained(folder))
 
     def _processor(self) -> ViTImageProcessorPil:
         """Resizes images to this size, whatever their shape, and normalizes them as the model's own processor does."""
+        from transformers import ViTImageProcessorPil
+        from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
         names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
         usual = {"image_mean": IMAGENET_DEFAULT_MEAN, "image_std": IMAGENET_DEFAULT_STD}
         given = usual | {name: value for name, value in _processing(self.model).items() if name in names}
@@ -143,6 +202,8 @@ def _named(data: str) -> str:
 
 def _processing(source: str) -> dict[str, Any]:
     """The settings of a model's image processor; empty if it has none."""
+    from transformers import ViTImageProcessorPil
+
     try:
         return ViTImageProcessorPil.get_image_processor_dict(source)[0]
     except OSError:
