@@ -31,7 +31,7 @@ TRAINED = [
     ("video-ut --resolution 2", "no setting --resolution; descend train video-ut --help lists them"),
     ("video-ut stray", "stray"),
     ("video-ut --depth three", "argument --depth: invalid int value: 'three'"),
-    ("video-ut --depth 0", "depth must be at least 1"),
+    ("video-ut --depth 0", "depth must be from 1 to 1024"),
     ("video-ut --alpha 1", "strictly between 0 and 1"),
     ("video-ut --alpha -0.1", "strictly between 0 and 1"),
     ("video-ut --alpha nan", "strictly between 0 and 1"),
@@ -103,7 +103,7 @@ TRAINED = [
     # Any pretrained model of texts.
     ("text", "text trains a pretrained model; expected --model PATH_OR_NAME"),
     ("text --model nobody/nothing", "can't load a model from 'nobody/nothing'"),
-    ("text --model MODELS/bert --keep-layers 0", "keep_layers must be at least 1; got 0"),
+    ("text --model MODELS/bert --keep-layers 0", "keep_layers must be from 1 to 1024; got 0"),
     (
         "text --model MODELS/bert --keep-layers 4 --max-length 30",
         "layers must be 1 to 3, the number of layers of the model; got 4",
@@ -135,7 +135,7 @@ TRAINED = [
     ("llm-sft --packing --dual-warmup-steps 200", "dual_warmup_steps"),
     ("llm-sft --head-lr-ratio 2", "head_lr_ratio is of a classifier's head and own exits"),
     ("llm-sft --dataset-text-field foo", "--dataset-text-field has no effect"),
-    ("llm-sft --dataloader-num-workers -1", "dataloader_num_workers must be at least 0"),
+    ("llm-sft --dataloader-num-workers -1", "dataloader_num_workers must be from 0 to 1024"),
     ("llm-sft --report-to wandb", "wandb"),
     ("llm-sft --heads 3", "hidden_size must be a multiple of heads"),
     ("llm-sft --max-length 4", "max_length must be at least 8"),

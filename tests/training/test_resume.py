@@ -41,7 +41,7 @@ CASES = {
         "dual_every": 2,
         "dual_warmup_steps": 0,
     },
-    "explicit slack restarted by the epoch": {"alpha": 0.1, "slack": "explicit", "dual_every": "epoch"} | EPOCHS,
+    "explicit slack restarted by the epoch": {"alpha": 0.1, "slack": "explicit", "dual_every": 2} | EPOCHS,
 }
 SAVED = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 3, "per_device_train_batch_size": 8}
 NOISY = {"noise": GaussianNoise(0.5, 0.02, seed=1), "dropout": 0.1}
