@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.parsing import COMPLETING, check_run, declared, hyphenated, levels, read, talk
 from descend.cli.settings import given_settings
 from descend.errors import InputError, refuse, refusing
-from descend.recipes import RECIPES
 
 if TYPE_CHECKING:
     from descend.results import TaskResults
@@ -220,6 +219,8 @@ def sweep(words: Sequence[str]) -> None:
     name = settings.pop("recipe")
     del settings["output_dir"], settings["quiet"], settings["log_level"]
     talk(vars(options))
+    from descend.recipes import RECIPES
+
     usual = RECIPES[name].settings.training.get("method", "constrained")
     methods = [method for part in options.method or [f"erm,{usual}"] for method in part.split(",")]
     from descend.report import write_sweep

@@ -6,8 +6,8 @@ from typing import Any
 
 from descend.cli.parsing import check_data, read
 from descend.cli.runs import check_free_for_page, compare_runs, finish
+from descend.declared import GENERATED
 from descend.errors import refuse
-from descend.recipes import GENERATED
 
 VIDEO: dict[str, Any] = {"depth": 5, "tied": False, "strength": 0.3}
 """UT with separate weights. Plain training leaves its first layers almost alike."""

@@ -15,7 +15,6 @@ from descend.declared import DIGITS, flag_of
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
-from descend.recipes import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from descend.report import RunView
@@ -123,6 +122,8 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     recipe = "text"
     if options["task"] is None or not (folder / "config.json").is_file():  # then it says what the folder is
         recipe = check_run(folder, options["model"])
+    from descend.recipes import RECIPES, Recipe
+
     kind = RECIPES[recipe].settings if recipe in RECIPES else Recipe
     check_data(options["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
     from descend import run

@@ -11,7 +11,6 @@ from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk,
 from descend.declared import flag_of
 from descend.errors import InputError
 from descend.methods import CLASSES
-from descend.recipes import RECIPES
 from descend.settings import (
     LIBRARIES,
     NAMED,
@@ -52,6 +51,8 @@ OTHERS = {"transformers": "other arguments of Transformers", "trl": "other argum
 
 def recipe_list() -> str:
     """A line for each recipe."""
+    from descend.recipes import RECIPES
+
     return "\n".join(f"{name:16} {each.settings.help}" for name, each in RECIPES.items())
 
 
@@ -89,6 +90,8 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         InputError: As `read_recipe`; nothing slow is imported for it.
     """
+    from descend.recipes import RECIPES
+
     recipe = next((word for word in words[:1] if word in RECIPES), None)
     if recipe is None and COMPLETING not in os.environ:
         got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
@@ -122,6 +125,8 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
         recipe: The recipe's name; None while a shell completes it.
         everything: Whether help and completion show all of Transformers' arguments too.
     """
+    from descend.recipes import RECIPES
+
     known = known_settings(recipe) if recipe else {}
     grouped = {name for names in GROUPS.values() for name in names.split()}
     others = [name for name in settings_of(RECIPES[recipe].settings) if name not in grouped] if recipe else []
@@ -150,6 +155,8 @@ def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) 
 
 def known_settings(recipe: str) -> dict[str, Setting]:
     """All settings of a recipe that the command line takes, by name, with the recipe's own defaults."""
+    from descend.recipes import RECIPES
+
     kind = RECIPES[recipe].settings
     of_library = arguments_of("transformers") | (arguments_of("trl") if kind.arguments_kind is SFTSettings else {})
     every = of_library | settings_of(kind.arguments_kind) | settings_of(kind)
