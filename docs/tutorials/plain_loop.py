@@ -49,7 +49,7 @@ def batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Te
 
 # %%
 # Two loops, two lines apart
-# -------------------------
+# --------------------------
 # Plain training calls ``losses[-1].backward()``. Constrained training calls ``backward`` on the Lagrangian, and lets
 # ``dual`` step on the losses: multipliers rise where a layer misses its bound and fall where it meets it.
 #
