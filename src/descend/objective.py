@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from descend.contract import check_data, resolve
 from descend.core import LossSums
-from descend.dry_step import check_data, resolve
 from descend.errors import InputError
 from descend.models import (
     PLACES,
@@ -253,7 +253,7 @@ class Objective(nn.Module):
                 yield exits, predictions
 
     def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool) -> None:
-        """Check that samples fit the model and the task, with ``noise`` or without: see `descend.dry_step`."""
+        """Check that samples fit the model and the task, with ``noise`` or without: see `descend.contract`."""
         drawn = self.noise or GaussianNoise(0.0)
         check_data(Objective(self.model, self.task, drawn.at(drawn.level) if noise else None), datasets, collate)
 

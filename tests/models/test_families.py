@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from descend import GaussianNoise, InputError, Objective
-from descend.dry_step import resolve
+from descend.contract import resolve
 from descend.models import (
     MARK,
     PLACES,

@@ -402,7 +402,7 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     shutil.rmtree(tmp_path / "trials")
     (tmp_path / "sweep.db").unlink()
     shutil.copy(swept / "sweep.json", tmp_path)  # all that is left of a sweep
-    assert "would be written over" in refused(capsys, *words(tmp_path, 1))
+    assert "did not write: no written.json there lists it" in refused(capsys, *words(tmp_path, 1))
     assert found(tmp_path) == found(swept)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective
-from descend.dry_step import resolve
+from descend.contract import resolve
 from descend.evaluation.layers import Batches
 from descend.evaluation.probes import STATE_RIDGE, fit_exits, fit_probes
 from descend.methods import CLASSES

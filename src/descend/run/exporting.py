@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from descend.dry_step import resolve
+from descend.contract import resolve
 from descend.errors import InputError, refuse
 from descend.evaluation.needed import Evaluated, held
 from descend.models import (
