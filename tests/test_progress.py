@@ -82,7 +82,7 @@ def test_every_long_part_of_training_and_evaluation_shows_how_far_it_is(tmp_path
         "evaluating",
         "measuring layers",
     ] and shown[-1] == "evaluating"
-    fitted = parts("evaluate", model, "--layers", "--out", str(tmp_path / "as-is"))
+    fitted = parts("layers", model, "--out", str(tmp_path / "as-is"))
     assert [*dict.fromkeys(fitted)] == [
         *("reading", "tokenizing", "reading layers", "fitting readouts", "reading samples", "evaluating"),
         *("timing layers", "choosing layers", "drawing the page"),

@@ -12,7 +12,7 @@ This page trains a pretrained model. It has figures where the site was built wit
 # %%
 # As it is
 # --------
-# ``--layers`` gives each layer its readout, fitted on training texts. The model itself is not trained. K is
+# ``descend layers`` gives each layer its readout, fitted on training texts. The model itself is not trained. K is
 # chosen on validation texts, and tested on 300 test texts. The lines are those that ``descend evaluate`` prints.
 
 import os
@@ -27,7 +27,7 @@ def descend(line):
 
 
 model, data = f"'{os.environ['DESCEND_PRETRAINED']}/minilm'", f"'{os.environ['DESCEND_DATA']}/imdb'"
-descend(f"evaluate {model} --layers --data {data} --limit 300 --max-length 64 --out runs/layers/as_it_is")
+descend(f"layers {model} --data {data} --limit 300 --max-length 64 --out runs/layers/as_it_is")
 
 # %%
 # Fine-tuned, plainly and so that fewer suffice

@@ -165,7 +165,7 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
 
 @pytest.mark.parametrize("name", slow_but(["bert"], ["bert", "modernbert-bare"]))
 def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, models, reviews, tmp_path):
-    words = ["evaluate", str(models / f"long-{name}"), "--layers", "--data", str(reviews), "--most", "40", "--quiet"]
+    words = ["layers", str(models / f"long-{name}"), "--data", str(reviews), "--most", "40", "--quiet"]
     for _ in range(2):  # its own results are written again
         assert main([*words, "--out", str(tmp_path / "out")]) == 0
     summary = read_summary(tmp_path / "out")

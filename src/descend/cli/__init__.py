@@ -29,6 +29,7 @@ descend: how many layers a transformer needs, and training that makes inner laye
 
   recipes      what can be trained
   train        train one model: descend train RECIPE --data PATH --out RUN
+  layers       how many layers a pretrained model needs, as it is
   evaluate     losses and errors of a run by layer and noise, and the verdict
   compare      one page over several evaluated runs
   report       write the page of a run, comparison or sweep again
@@ -62,6 +63,7 @@ def completion(words: Sequence[str]) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": runs.recipes,
     "train": runs.train,
+    "layers": runs.layers,
     "evaluate": runs.evaluate,
     "compare": runs.compare,
     "report": runs.report,

@@ -16,7 +16,7 @@ LEVELS = [0.0, 0.8, 1.6]
 """γ that the denoisers are evaluated at; they are trained at the second."""
 
 NEXT = """Next, on your own model:
-  descend evaluate MODEL --layers --data DATA
+  descend layers MODEL --data DATA
       says how many layers it needs as it is
   descend train text --model MODEL --data DATA --out RUN
       trains it so that fewer layers suffice; image in place of text for images

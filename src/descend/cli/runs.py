@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import DIGITS, flag_of
-from descend.errors import InputError, refuse
+from descend.declared import DIGITS
+from descend.errors import InputError
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
 
@@ -39,7 +39,11 @@ def train(words: Sequence[str]) -> None:
 
 def evaluate(words: Sequence[str]) -> None:
     """Evaluate a trained run."""
-    folder, summary = evaluated(words)
+    show(*evaluated(words))
+
+
+def show(folder: Path, summary: "Summary") -> None:
+    """Print an evaluation's lines, and draw its page."""
     from descend.run.in_memory import draw_page
 
     print("\n".join([line_of(summary), *layer_rows(summary)]))
@@ -53,6 +57,7 @@ def evaluate(words: Sequence[str]) -> None:
 
 _KINDS = ("gaussian", "uniform", "laplace", "dropout")
 _SPLITS = ("test", "validation", "train")
+TEXTS = ("imdb", "mnli", "labelled")
 
 EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
     "data": {
@@ -62,24 +67,19 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
             dest="most",
             type=int,
             metavar="N",
-            help="only N samples, evenly spaced [all; --layers: 1000 or 64]",
+            help="only N samples, evenly spaced [all]",
         ),
     },
     "model": {
         "--model": dict(metavar="NAME", default="model", help="model or best_feasible of the run [model]"),
-        "--layers": dict(action="store_true", help="how many layers a pretrained model needs, untrained"),
-        "--image-size": dict(type=int, metavar="N", help="with --layers: of images, in pixels [the model's]"),
-        "--max-length": dict(type=int, metavar="N", help="with --layers: of texts, in tokens [128; 256]"),
         "--task": dict(choices=("classification",), help="evaluate a classifier of Transformers"),
-        "--dataset": dict(
-            choices=("imdb", "mnli", "labelled"), help="with --layers, --task: kind of texts [by the files]"
-        ),
+        "--dataset": dict(choices=TEXTS, help="with --task: kind of texts [by the files]"),
         "--baseline": dict(type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]"),
         "--compare-with": dict(
             choices=("last", "best"),
             metavar="LAYER",
-            help="full depth is the last layer, or the best on validation data [best with --layers, or where last is "
-            "2 %% worse; else last]",
+            help="full depth is the last layer, or the best on validation data [best where last is 2 %% worse; else "
+            "last]",
         ),
     },
     "noise": {
@@ -97,28 +97,20 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
         "--probe": dict(action="store_true", help="fit and evaluate a linear probe at every layer"),
     },
     "output": {
-        "--out": dict(type=Path, metavar="DIR", help="with --layers: folder of the results [NAME-layers]"),
         "--frames": dict(type=int, metavar="N", default=2, help="frames, images or texts to keep for the page [2]"),
     },
 }
 """The options of ``descend evaluate``, in the groups of its help."""
 
 
-def _evaluation(words: Sequence[str]) -> dict[str, Any]:
-    """The options of ``descend evaluate``."""
-    run = {"run": dict(type=Path, help="folder of a trained run, or with --layers or --task a model")}
-    about = "Losses and errors by layer and noise level, and the verdict on the constraints."
-    return vars(read(words, "evaluate", about, "RUN [options]", run, groups=EVALUATE, talks=True))
-
-
 def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     """Evaluate a run without its page; returns the folder of its results, and its summary."""
-    options = _evaluation(words)
-    folder, out = options.pop("run"), options.pop("out")
-    if options.pop("layers"):
-        return _frozen(str(folder), out, options)
-    if out is not None or any(options.pop(name) is not None for name in ("image_size", "max_length")):
-        raise InputError("--out, --image-size and --max-length go with --layers; a run knows its own. Leave them out.")
+    if "--layers" in words:
+        raise InputError("how many layers a pretrained model needs is a command of its own: descend layers MODEL.")
+    place = {"run": dict(type=Path, help="folder of a trained run, or with --task a model")}
+    about = "Losses and errors by layer and noise level, and the verdict on the constraints."
+    options = vars(read(words, "evaluate", about, "RUN [options]", place, groups=EVALUATE, talks=True))
+    folder = options.pop("run")
     recipe = "text"
     if options["task"] is None or not (folder / "config.json").is_file():  # then it says what the folder is
         recipe = check_run(folder, options["model"])
@@ -134,33 +126,39 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     return run.results_folder(folder, options["data"], options["task"]), summary
 
 
-def _frozen(model: str, out: Path | None, options: dict[str, Any]) -> tuple[Path, "Summary"]:
-    """Evaluate a pretrained model as it is.
-
-    Args:
-        model: Its folder or name.
-        out: The folder of the results; None for the default.
-        options: The other options of ``descend evaluate``.
-    """
-    of_recipe = ("dataset", "image_size", "max_length")
-    used, usual = ("data", "most", "compare_with", *of_recipe), _evaluation([model])
-    others = {name: value for name, value in options.items() if name not in used}
-    strange = [flag_of(name) for name, value in others.items() if value != usual[name]]
-    refuse(
-        (bool(strange), f"--layers reads a pretrained model on clean test data; leave out {', '.join(strange)}."),
-        (
-            options["data"] is None,
-            "--layers needs data to read the model on: --data, as descend train text, image and lm take.",
-        ),
+def layers(words: Sequence[str]) -> None:
+    """Say how many layers a pretrained model needs, as it is."""
+    options = read(
+        words,
+        "layers",
+        "How many layers a pretrained model needs as it is, by a readout fitted to each layer.",
+        "MODEL --data DATA [options]",
+        {
+            "model": dict(help="folder or Hub name of a pretrained model of texts or images"),
+            "--data": dict(metavar="DATA", required=True, help="data, as descend train text, image and lm take"),
+            "--limit --most": dict(
+                dest="most", type=int, metavar="N", help="only N samples, evenly spaced [1000; language models: 64]"
+            ),
+            "--dataset": dict(choices=TEXTS, help="kind of texts [by the files]"),
+            "--image-size": dict(type=int, metavar="N", help="of images, in pixels [the model's]"),
+            "--max-length": dict(type=int, metavar="N", help="of texts, in tokens [128; language models: 256]"),
+            "--compare-with": dict(
+                choices=("last", "best"),
+                metavar="LAYER",
+                help="full depth is the last layer, or the best on validation data [best]",
+            ),
+            "--out": dict(type=Path, metavar="DIR", help="folder of the results [NAME-layers]"),
+        },
+        talks=True,
     )
-    check_data(options["data"], hub=True, names=(DIGITS,))
+    check_data(options.data, hub=True, names=(DIGITS,))
     from descend import run
 
-    out = run.frozen_folder(model) if out is None else out
+    out = options.out or run.frozen_folder(options.model)
     refuse_file(out.expanduser(), "another place with --out")
-    settings = {name: options[name] for name in of_recipe if options[name] is not None}
-    most, compare_with = options["most"], options["compare_with"]
-    return out, run.evaluate_frozen(model, options["data"], out, settings, most, compare_with)
+    given = {name: getattr(options, name) for name in ("dataset", "image_size", "max_length")}
+    settings = {name: value for name, value in given.items() if value is not None}
+    show(out, run.evaluate_frozen(options.model, options.data, out, settings, options.most, options.compare_with))
 
 
 def compare(words: Sequence[str]) -> None:

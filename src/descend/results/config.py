@@ -191,7 +191,7 @@ def _refuse_model(folder: Path, config: Mapping[str, Any]) -> None:
         (
             kind is not None,
             f"{folder} is a saved model of {kind}, and no run of descend train, which names its data. How many layers "
-            f"it needs says descend evaluate {folder} --layers --data PATH. Judge it by "
+            f"it needs says descend layers {folder} --data PATH. Judge it by "
             f"{judge if classifier else 'descend.evaluate in Python'}; in Python descend.run.export_model writes its "
             "first layers.",
         ),
