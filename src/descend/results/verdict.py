@@ -111,18 +111,14 @@ class Verdict(Part):
         return "holds" if self.certain else "undecided"
 
     @property
-    def missed(self) -> str:
-        """By how many percent of their bounds the broken constraints are missed, such as "14 to 21 %"; else empty."""
+    def missed(self) -> list[float]:
+        """By which share of their bounds the broken constraints are missed, where that is known."""
         violations, bounds = [self.cap_violation, *self.violations], [self.cap, *self.bounds]
-        shares = [
-            100 * violation / bound
+        return [
+            violation / bound
             for layer, (violation, bound) in enumerate(zip(violations, bounds, strict=False))
             if layer in self.violated and violation is not None and math.isfinite(violation) and bound
         ]
-        if not shares:
-            return ""
-        low, high = (f"{each:.0f}" for each in (min(shares), max(shares)))
-        return f"{low} %" if low == high else f"{low} to {high} %"
 
     @property
     def worst(self) -> float:
@@ -158,13 +154,6 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
         "broken": f"INFEASIBLE: {_listed(proven) or 'some layers'} {breaks} on {data}.{more}",
     }
     return sentences[verdict.status]
-
-
-def missed_sentence(verdict: Verdict) -> str:
-    """Of an open verdict by how much bounds are missed, and what to lower; else empty."""
-    if verdict.status != "open" or not verdict.missed:
-        return ""
-    return f"These are missed by {verdict.missed}: a lower --strength or --alpha asks for less."
 
 
 def certificate_sentence(verdict: Verdict) -> str:

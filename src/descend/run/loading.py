@@ -15,7 +15,6 @@ from descend.recipes import RECIPES, Recipe, Restored
 from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,
-    LAST_TRAINED,
     Provenance,
     Trained,
     check_model,
@@ -175,7 +174,8 @@ def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
             "seed": trained.seed,
             "settings": settings_of({"noise": trained.noise, **trained.problem}, set()),
             "temperature": trained.temperature,
-            "note": f"{LAST_TRAINED} {trained.version}, with the method {trained.method}.{part}",
+            "without_run": True,
+            "note": f"Last trained by Descend {trained.version}, with the method {trained.method}.{part}",
         }
     return Provenance(**entries | known)
 
