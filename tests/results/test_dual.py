@@ -24,7 +24,7 @@ def summary_of(problem: DescentProblem, losses: torch.Tensor, dual: PrimalDual |
     known |= {"target": "geometric" if problem.alpha is None else "step", "bounds": problem.bounds(losses)[1:].tolist()}
     if dual is not None:
         known |= {"multipliers": dual.multipliers[1:].tolist(), "cap_multiplier": dual.multipliers[0].item()}
-        known |= {"slack": dual.slack[1:].tolist()}
+        known |= {"slack": dual.slack[1:].tolist(), "cap_slack": dual.slack[0].item()}
     return Summary(**RUN | known | entries)
 
 
@@ -70,8 +70,8 @@ def test_a_dual_that_has_not_converged_says_where_and_which_way(steps, losses):
     product = dual.multipliers[1] * problem.violations(losses)[1] / losses[2]
     assert found.dual.slackness[1] == pytest.approx(product.item()) and found.dual.worst == 1
     way = "misses its bound, so λ has yet to rise" if steps == 10 else "is below its bound, so λ has yet to fall"
-    assert not found.dual.converged and f"layer 1: with λ = 0.{str(dual.multipliers[1].item())[2:5]}" in words_of(found)
-    assert way in words_of(found)
+    assert not found.dual.converged
+    assert f"layer 1: with λ = {number(dual.multipliers[1].item())} it {way}." in words_of(found)
 
 
 def test_a_geometric_target_prices_violations_relative_to_the_loss_before():
@@ -93,3 +93,14 @@ def test_a_broken_constraint_without_a_price_is_not_converged_and_what_is_unknow
         assert words_of(summary_of(problem, losses, **entries)) == ""
     diverged = summary_of(problem, losses * math.nan, multipliers=[1.0, 0.0])
     assert not diverged.dual.converged and "add up to diverged" in words_of(diverged)
+
+
+def test_a_miss_at_the_most_that_a_multiplier_may_be_is_a_penalty_and_no_gap():
+    """The price rule solves min f_L + p Σ [g]₊: at λ = p a constraint may be missed at the saddle point."""
+    problem, losses = DescentProblem(3, target=GeometricTarget(0.5)), torch.tensor([4.0, 3.9, 2.5, 2.0]).double()
+    known = {"multipliers": [1.0, 0.0, 0.0], "violated": [1]}
+    for most, gap, converged in ((1.0, 0.0, True), (2.0, problem.violations(losses)[1].item() / 4, False)):
+        found = summary_of(problem, losses, max_multiplier=most, **known)
+        assert (found.dual.gap, found.dual.converged) == (pytest.approx(gap), converged)
+        words = "Not counted: layer 1, missed though λ is the most it may be, 1.00."
+        assert (words in words_of(found)) == converged

@@ -27,6 +27,7 @@ from descend.results import (
     Summary,
     certificate_sentence,
     first_within,
+    listed,
     verdict_sentence,
 )
 
@@ -323,8 +324,7 @@ def _verdict(summary: Summary) -> str:
     words = verdict_sentence(summary, _data(summary))
     if not summary.asked or not summary.binding:
         return words
-    names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in summary.binding)
-    return f"{words} Binding (λ > 0 at the last step): {names}."
+    return f"{words} Binding (λ > 0 at the last step): {listed(summary.binding)}."
 
 
 def _data(summary: Summary) -> str:
@@ -349,13 +349,15 @@ def _dual(summary: Summary) -> str:
         f"The dual {state} on {_data(summary)}: all |{product}| add up to {size} of the objective, the last loss "
         f"{number(dual.objective)}; at most {SMALL_SLACKNESS:.0%} is small."
     )
+    if dual.at_maximum:
+        most = number(summary.max_multiplier)
+        words += f" Not counted: {listed(dual.at_maximum)}, missed though λ is the most it may be, {most}."
     if dual.converged or not math.isfinite(dual.gap):
         return words
     worst = dual.worst
-    name = f"layer {worst}" if worst else "the cap"
     rises = worst in dual.unmet or dual.slackness[worst] > 0
     todo = "misses its bound, so λ has yet to rise" if rises else "is below its bound, so λ has yet to fall"
-    return f"{words} Furthest off is {name}: with λ = {number(dual.multipliers[worst])} it {todo}."
+    return f"{words} Furthest off is {listed([worst])}: with λ = {number(dual.multipliers[worst])} it {todo}."
 
 
 def _constraints(summary: Summary) -> list[Constraint]:

@@ -106,7 +106,7 @@ def _layers(group: Group, arm: Arm) -> Table:
             Cell(number(each.violation), ends),
         ]
         cells = [cell._replace(strong=each.broken) for cell in cells]
-        rest = "" if each.slackness is None else f"{each.slackness:.1%} of the objective"
+        rest = f"{each.slackness:.1%} of the objective" if each.slackness else ""
         rows.append(Row([*cells, Cell(certain), Cell(number(each.multiplier), rest)]))
     heads = [
         "Layer",

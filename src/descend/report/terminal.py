@@ -31,8 +31,9 @@ def run_lines(summary: Summary) -> list[str]:
         answer_lines(answer),
     ]
     if summary.asked:
-        verdict = (answer.verdict, missed_sentence(summary), answer.certificate, answer.dual)
+        verdict = (answer.verdict, missed_sentence(summary), answer.certificate)
         lines.append(" ".join(filter(None, verdict)))
+        lines += filter(None, [answer.dual])
     lines += _layers(answer)
     if summary.exit is not None:
         lines.append(exits_words(summary.exit, summary.metric))

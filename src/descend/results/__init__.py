@@ -129,6 +129,7 @@ from descend.results.verdict import (
     Status,
     Verdict,
     certificate_sentence,
+    listed,
     verdict_sentence,
 )
 
@@ -233,6 +234,7 @@ __all__ = [
     "is_foreign",
     "is_kept",
     "is_ours",
+    "listed",
     "matches",
     "merged_folder",
     "of_disk",

@@ -15,12 +15,15 @@ class Dual(NamedTuple):
         slackness: λ · (violation − slack) as a share of the objective, 0 at a saddle point: a multiplier above 0 has a
             constraint that holds with equality. It is above 0 where λ has yet to rise, below where λ has yet to fall.
         unmet: The broken constraints whose violation is above their slack, by layer; 0 stands for the cap.
+        at_maximum: The constraints that are missed while λ is the price rule's p, which is an L1 penalty there.
+            They are none of the two above.
     """
 
     objective: float
     multipliers: list[float]
     slackness: list[float]
     unmet: list[int]
+    at_maximum: list[int] = []
 
     @property
     def gap(self) -> float:

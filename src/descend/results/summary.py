@@ -64,7 +64,9 @@ class Provenance(Part):
         settings: All settings that may tell two runs on the same data apart, but for their seeds.
         multipliers: λ of each layer, L numbers.
         cap_multiplier: The cap's.
+        max_multiplier: With the price rule the most that λ may be, p; None with another rule, which knows no most.
         slack: Each layer's slack, L numbers.
+        cap_slack: The cap's; None in files of older versions.
         binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
         seconds: Training time.
         steps: Optimizer steps of the training; None where they are not known.
@@ -83,7 +85,9 @@ class Provenance(Part):
     settings: dict[str, JsonValue] = {}
     multipliers: Numbers = []
     cap_multiplier: float | None = None
+    max_multiplier: float | None = None
     slack: Numbers = []
+    cap_slack: float | None = None
     binding: list[int] = []
     seconds: float | None = None
     steps: int | None = None
@@ -263,17 +267,24 @@ class Summary(Verdict, Provenance, File):
             return None
         losses, multipliers = self.layer_losses[self.train_noise], [self.cap_multiplier or 0.0, *self.multipliers]
         objective, violations = losses[-1], [self.cap_violation or 0.0, *self.violations]
-        slack = [0.0, *(self.slack or [0.0] * self.depth)]  # the cap's is not recorded
+        slack = [self.cap_slack or 0.0, *(self.slack or [0.0] * self.depth)]
         if self.target == "geometric":  # λ is a price in units of the objective, of violations relative to f_{l−1}
             units, price = [losses[0], *losses[:-1]], 1.0
         else:
             units, price = [1.0] * len(losses), objective
         excess = [by / (unit or math.nan) - less for by, unit, less in zip(violations, units, slack, strict=True)]
-        slackness = [
-            multiplier * by / (price or math.nan) if multiplier else 0.0
-            for multiplier, by in zip(multipliers, excess, strict=True)
+        most = math.inf if self.max_multiplier is None else self.max_multiplier
+        at_maximum = [
+            layer
+            for layer, (multiplier, by) in enumerate(zip(multipliers, excess, strict=True))
+            if multiplier >= most and by > 0
         ]
-        return Dual(objective, multipliers, slackness, [layer for layer in self.violated if not excess[layer] <= 0])
+        slackness = [
+            multiplier * by / (price or math.nan) if multiplier and layer not in at_maximum else 0.0
+            for layer, (multiplier, by) in enumerate(zip(multipliers, excess, strict=True))
+        ]
+        unmet = [layer for layer in self.violated if not excess[layer] <= 0 and layer not in at_maximum]
+        return Dual(objective, multipliers, slackness, unmet, at_maximum)
 
     @property
     def family(self) -> str:

@@ -225,7 +225,7 @@ def _subject(
             "temperature": trainer.temperature,
             "seconds": trainer.seconds if trainer.state.global_step else None,
             "steps": trainer.state.global_step or None,
-            **dual_entries(dual.multipliers.tolist(), dual.slack[1:].tolist(), dual.moved),
+            **dual_entries(dual.multipliers.tolist(), dual.slack.tolist(), dual.moved, args),
         }
     label = f"{type(network.saved).__name__}-{network.depth}"
     return Subject(
