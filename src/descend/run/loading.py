@@ -101,7 +101,9 @@ def of_run(folder: Path, model: str) -> LoadedModel:
     with refusing(f"{path} describes no problem", AGAIN, passing=MissingPackageError):
         problem = args.problem(network.depth, network.first_layer)
     trained = read_trained(folder / model)
-    sigma, dual = read_dual((folder if model == "model" else folder / model) / DUAL_FILE, args)
+    sigma, multipliers, slack, moved = read_dual((folder if model == "model" else folder / model) / DUAL_FILE)
+    # The file has no slack of the cap: implicit slack follows from λ, and explicit slack is 0 after each epoch.
+    of_cap = args.resolved("resilience") * multipliers[0] if args.slack == "implicit" else 0.0
     provenance = Provenance(
         recipe=config.recipe,
         method=config.method,
@@ -112,7 +114,7 @@ def of_run(folder: Path, model: str) -> LoadedModel:
         seconds=config.seconds,
         steps=config.steps,
         temperature=trained.temperature if trained else config.temperature if model == "model" else None,
-        **dual,
+        **dual_entries(multipliers, [of_cap, *slack], moved, args),
     )
     return LoadedModel(recipe, restored, args, problem, sigma, provenance)
 
@@ -188,21 +190,21 @@ def _restored(recipe: Recipe, folder: Path) -> Restored:
         return recipe.restore(str(folder))
 
 
-def read_dual(path: Path, args: DescentArguments) -> tuple[float, dict[str, Any]]:
-    """σ_x and the entries of `dual_entries`, of a file that `DescentTrainer.save_dual` wrote.
+def read_dual(path: Path) -> tuple[float, list[float], list[float], bool]:
+    """A file that `DescentTrainer.save_dual` wrote.
 
     Args:
         path: The file.
-        args: The settings of the training.
+
+    Returns:
+        σ_x; λ, L+1 numbers, the cap's first; the layers' slack, L numbers; and whether a dual step was taken.
     """
     with refusing(f"{path} can't be loaded", AGAIN):
         tensors: Any = load_file(path)
         moved = bool(tensors.get("moved", True))  # older files do not say
         names = ("multipliers", "cap_multiplier", "slack", "sigma")
         multipliers, cap, slack, sigma = (tensors[name].tolist() for name in names)
-        # The file has no slack of the cap: implicit slack follows from λ, and explicit slack is 0 after each epoch.
-        of_cap = args.resolved("resilience") * cap if args.slack == "implicit" else 0.0
-        return sigma, dual_entries([cap, *multipliers], [of_cap, *slack], moved, args)
+        return sigma, [cap, *multipliers], slack, moved
 
 
 def dual_entries(multipliers: list[float], slack: list[float], moved: bool, args: DescentArguments) -> dict[str, Any]:
