@@ -13,6 +13,8 @@ from descend import InputError
 from descend.evaluation.evaluate import by_group, evaluate
 from descend.evaluation.layers import Batches, survey
 from descend.evaluation.needed import Against, Evaluated, held, held_to_plain, layers_needed
+from descend.report.answer import Answer
+from descend.report.terminal import answer_lines
 from descend.results import (
     KEPT_WITHIN,
     Choice,
@@ -216,6 +218,11 @@ SUMMARY = {
 }
 
 
+def answered(**known: object) -> Answer:
+    """The answer of a summary that has these entries."""
+    return Answer.of(Summary(**SUMMARY | known))
+
+
 def groups(scores: np.ndarray, levels: tuple[float, ...] = (0.0, 1.0), **changes: object) -> Groups:
     """Of scores (L+1, B) at two noise levels."""
     counts = [1] * scores.shape[1]
@@ -352,7 +359,7 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
     assert last and (last.layer, last.state, round(last.worse), round(last.at_most)) == (3, "estimated", -1, -1)
     assert (linear.full, linear.steps) == (pytest.approx(FULL.mean()), 7)
     of_seed = held_to_plain([runs[1], runs[4]])[1]
-    assert "held to the full depth of other-seed of seed 1" in of_seed.answer
+    assert "held to the full depth of other-seed of seed 1" in answer_lines(Answer.of(of_seed))
 
 
 # --- the best layer
@@ -402,7 +409,7 @@ def test_layers_are_compared_with_the_best_one_of_validation_data(compare_with, 
     assert -0.3 < needed.best.low - (100 * apart - width) < 0.05  # skewness may lower it
     rows = {"layer_metrics": {1.0: test}, "layer_losses": {1.0: test}}
     known = {"layers_needed": needed, "validation": validation} | rows
-    assert Summary(**SUMMARY | known).headline.startswith(headline)
+    assert answered(**known).headline.startswith(headline)
 
 
 def test_a_model_whose_last_layer_is_nearly_the_best_is_compared_with_it_unless_asked():
@@ -429,7 +436,7 @@ def test_the_best_layer_is_held_to_the_best_one_of_a_baseline():
         needed, kept = layers_needed(ours, plain(theirs, **rows), **given, compare_with=compare_with)
         assert (needed.top, needed.full_layer) == (top, 2 if compare_with == "last" else 0)
         assert (needed.full, needed.last.state, kept) == (pytest.approx(full), last, {1.0: last})
-    assert "held to the best layer, 0, of plain" in Summary(**SUMMARY | {"layers_needed": needed}).answer
+    assert "held to the best layer, 0, of plain" in answer_lines(answered(layers_needed=needed))
 
 
 def test_where_validation_data_exclude_every_layer_the_headline_says_how_many_and_how_surely():
@@ -447,7 +454,7 @@ def test_where_validation_data_exclude_every_layer_the_headline_says_how_many_an
     given = GIVEN | {"higher_is_better": True, "validation": validation}
     needed, kept = layers_needed(both, plain(both, **known | rows), **given)
     known = {"layers_needed": needed, "validation": validation, "layer_metrics": {1.0: metric}, "kept": kept}
-    headline = Summary(**SUMMARY | known | {"layer_losses": {1.0: metric}}).headline
+    headline = answered(**known, layer_losses={1.0: metric}).headline
     apart = (np.array(blocks["ours"].scores[0][1]) - blocks["theirs"].scores[0][1]) / 4
     width = 100 * student.ppf(0.975, 29) * apart.std(ddof=1) / 30**0.5
     assert headline == (
@@ -463,7 +470,7 @@ def test_a_metric_without_bounds_is_estimated_and_the_assumption_is_said():
     rows = {"metric": "loss", "higher_is_better": False, "layer_metrics": {1.0: [2.0] + [1.0] * 6}}
     needed, _ = layers_needed(OURS, None, **GIVEN)
     assert (needed.bounded, needed.choice(2).state) == (False, "estimated")
-    answer = Summary(**SUMMARY | rows | {"layers_needed": needed}).answer
+    answer = answer_lines(answered(**rows, layers_needed=needed))
     assert "within 2 %: estimated, 95 %." in answer and "certified" not in answer and "surely" not in answer
     assert "Loss is not known to have bounds, so no test can certify it. These are estimates: they assume" in answer
 
@@ -649,4 +656,4 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("known", "lines"), ANSWERS)
 def test_how_many_layers_suffice_in_words(known, lines):
-    assert Summary(**SUMMARY | known).answer.splitlines()[: len(lines) or None] == lines
+    assert answer_lines(answered(**known)).splitlines()[: len(lines) or None] == lines

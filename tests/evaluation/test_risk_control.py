@@ -11,6 +11,7 @@ from descend import DescentClassifier, run
 from descend.cli import main
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
+from descend.report.words import exits_words, guarantee_words
 from descend.results import CERTIFIED_FILE, CertifiedExit, read_summary
 from tests.support import runs
 from tests.support.cases import slow_but
@@ -167,15 +168,15 @@ def test_too_few_groups_mean_full_depth_and_say_how_many_are_needed(risk, confid
     assert few.needed == enough.needed == needed and (few.groups, enough.groups) == (needed - 1, needed)
     assert few.threshold is None and enough.threshold == SEQUENCE[-1]
     there = f"{each * (needed - 1)} validation samples in {needed - 1} independent groups"
-    assert f"on {there}: this takes at least {needed} groups." in few.sentence()
-    assert f"With {100 * confidence:g} % confidence at most {100 * risk:g} % of samples" in enough.sentence()
+    assert f"on {there}: this takes at least {needed} groups." in guarantee_words(few)
+    assert f"With {100 * confidence:g} % confidence at most {100 * risk:g} % of samples" in guarantee_words(enough)
     assert on_test_data(few, drawn(10, torch.Generator())).test_risk == 0
 
 
 def test_where_the_safest_threshold_loses_answers_all_go_to_full_depth():
     scores = torch.ones(500, 4).double().index_fill_(1, torch.tensor([1]), 0.0)
     guarantee = certify(perfect(500, scores=scores, confidences=torch.ones(500, 4)), 0.01, 0.95, noise=0.0)
-    assert guarantee.threshold is None and "higher risk" in guarantee.sentence()
+    assert guarantee.threshold is None and "higher risk" in guarantee_words(guarantee)
 
 
 # --- a run
@@ -201,7 +202,7 @@ def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     # A risk that these few samples can't certify takes the threshold back.
     found = run.evaluate(trained, **given, risk=0.001).exit
     assert (found.chosen.threshold, found.chosen.layers, found.chosen.time_ratio) == (None, 3, 1)
-    assert found.full == found.chosen.value and "at least 2995 groups" in found.sentence("accuracy")
+    assert found.full == found.chosen.value and "at least 2995 groups" in exits_words(found, "accuracy")
     exiting = DescentClassifier.from_pretrained(trained)
     assert exiting.exit.threshold is None and {each.layer for each in exiting.predict(texts)} == {3}
     # Without a risk the saved threshold and the summary's older keys stay as they are.

@@ -14,8 +14,8 @@ from scipy.stats import t as student
 from descend.cli import main
 from descend.errors import InputError
 from descend.report import RunView, figures, write_page
-from descend.report.answer import answer, evaluated_differently, numbers
 from descend.report.asked import asked
+from descend.report.numbers import evaluated_differently, layers_needed, numbers
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
 from descend.report.samples import Frames, embed
 from descend.results import Summary
@@ -187,7 +187,7 @@ def needed(layer: int, state: str, **entries: object) -> dict:
 def test_a_section_begins_with_the_layers_that_suffice(view, tmp_path: Path) -> None:
     plain = view("erm", **classifier() | needed(3, "proven"))
     other = needed(5, "open", baseline="runs/plain", seed=7) | {"kept": {"0.0": "proven", "0.15": "broken"}}
-    found = answer(group_of(plain, view("linear", **classifier() | other)))
+    found = layers_needed(group_of(plain, view("linear", **classifier() | other)))
     rows = {row.cells[0].text: [(cell.text, cell.note) for cell in row.cells[1:]] for row in found.tables[0].rows}
     assert found.headline == "Within 2 points: ERM: 3 of 7 layers, certified; Linear weights: 5 of 7 layers, open"
     assert rows["ERM"] == [
@@ -264,7 +264,7 @@ def test_a_model_that_is_worse_than_its_input_is_not_called_good(view) -> None:
 def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(view) -> None:
     box = asked(group_of(view(**geometric(violated=[3]))))
     rows = [[cell.text for cell in row.cells] for row in box.tables[0].rows]
-    assert rows[0][2:] == ["–", "–", "54.7%"] and rows[1][2] == "5.50" and rows[3][4] == "not certain"
+    assert rows[0][2:] == ["–", "–", "54.7%", "–"] and rows[1][2] == "5.50" and rows[3][4] == "not certain"
     assert [row.cells[3].strong for row in box.tables[0].rows] == [False, False, True, *[False] * 4]
     assert any("layer 1 by 54.7%" in line for line in box.lines)
     low, high = ends(box.tables[0].rows[1].cells[3].note)
@@ -274,7 +274,7 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(view) -> N
 
 MISSED = {"feasible": False, "certain": False, "violated": [4], "violations": [0, 0, 0, 0.4, 0, 0, 0]}
 MISSED |= {"bounds": [3.6] * 7}
-FEW = {"groups": 3, "certain": False, "certified": [math.nan] * 7, "verdict": "Open: 3 groups of samples."}
+FEW = {"groups": 3, "certain": False, "certified": [math.nan] * 7}
 VERDICTS: dict[str, dict] = {
     "holds": {"feasible": True, "certain": True},
     "undecided": {"feasible": True, "certain": False},
@@ -373,13 +373,15 @@ def test_networks_of_one_shape_have_one_clock(view) -> None:
 
 
 def test_each_verdict_is_said_once_and_by_whom(view, tmp_path: Path) -> None:
-    words = {(0.1, 0): "One & all hold.", (0.1, 1): "Layer 3 fails.", (0.2, 0): "Layer 3 fails."}
-    page = page_of([view(alpha=[alpha], seed=seed, verdict=said) for (alpha, seed), said in words.items()], tmp_path)
-    assert "<p><b>Constrained, α = 0.1, seed 0.</b> One &amp; all hold.</p>" in page
-    assert "<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2.</b> Layer 3 fails." in page
-    assert page.count("Layer 3 fails.") == 1
+    holds, fails = {"violated": [], "split": "te&st"}, MISSED | {"violated": [3], "split": "te&st"}
+    fails |= {"violation_intervals": [[0.1, 0.5]] * 7}
+    entries = {(0.1, 0): holds, (0.1, 1): fails, (0.2, 0): fails}
+    page = page_of([view(alpha=[alpha], seed=seed, **each) for (alpha, seed), each in entries.items()], tmp_path)
+    assert "<b>Constrained, α = 0.1, seed 0.</b> Feasible: every constraint holds on the te&amp;st data." in page
+    words = "INFEASIBLE: layer 3 breaks its constraint on the te&amp;st data."
+    assert f"<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2.</b> {words}" in page and page.count(words) == 1
     alone = page_of([view()], tmp_path)
-    assert "Constrained.</b>" not in alone and alone.count("All 7 constraints hold; layers 2 and 5 bind.") == 1
+    assert "Constrained.</b>" not in alone and alone.count("Binding (λ &gt; 0 at the last step): layers 2, 5.") == 1
 
 
 # --- which runs share a section and an arm

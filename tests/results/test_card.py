@@ -77,6 +77,12 @@ OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_interv
             "base_model",
         ),
         (OPEN, {}, ["Open: 3.\n", "| layer | loss | violation |\n", "| 2 | 2 | 0.2 |\n"], "interval"),
+        (
+            {"multipliers": [0.0, 0.3], "violated": [2]},
+            {},
+            ["| layer | loss | violation | λ | λ · violation, of the objective | 95 % interval |", "| 0.3 | 3.0% |"],
+            "input itself",
+        ),
         ({}, {"layer": 1}, ["ends with layer 1 of 2", "| 1 | 0.6 | 3 |"], "loss at full depth"),
     ],
 )
@@ -84,7 +90,7 @@ def test_the_tables_of_an_evaluation(changes, more, parts, absent):
     text = text_of(summary=measured(**changes), **more)
     assert all(part in text for part in parts) and absent not in text
     cells = [line.count("|") for line in text.splitlines() if line.startswith("|")]
-    assert set(cells) <= {4, 5, 6}  # no name has broken a table
+    assert set(cells) <= {4, 5, 6, 7}  # no name has broken a table
 
 
 def test_the_results_of_an_evaluation_as_the_hub_reads_them():

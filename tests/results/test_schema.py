@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from descend.errors import InputError
+from descend.report.words import exits_words
 from descend.results import SCHEMA, AnytimeCurve, Records, Summary, read_completions, read_records
 from tests.support.files import ANSWER, CERTIFIED, FILES, GROUPS, LAYERS, RECORD, SEARCH, SUMMARY, SWEEP, TRIAL
 
@@ -28,7 +29,9 @@ def test_null_is_a_number_that_is_not_finite_and_what_is_missing_has_a_default()
     assert math.isnan(summary.mean) and math.isnan(summary.values[1]) and math.isnan(summary.layer_losses[1e-05][1])
     assert (summary.auc, summary.bounds, summary.depth) == (None, [None, 1.5], 2)
     exits = summary.exit  # in the file its value has the metric's name
-    assert exits.chosen.value == exits.confidence[0].value == 0.8 and "1.20 of 2 layers" in exits.sentence("accuracy")
+    assert exits.chosen.value == exits.confidence[0].value == 0.8 and "1.20 of 2 layers" in exits_words(
+        exits, "accuracy"
+    )
     required = (key for key, field in Summary.model_fields.items() if field.is_required())
     assert Summary.model_validate({key: SUMMARY[key] for key in required}).status == "undecided"
     metrics = {"1e-05": [0.1, None, 0.9], "0.0": [0.5, 0.9, 0.9]}

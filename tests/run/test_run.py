@@ -120,6 +120,8 @@ def test_what_binds_is_told_by_its_multiplier_and_nothing_before_the_first_dual_
     save_file(kept, out / "dual.safetensors")
     summary = run.evaluate(out, noise=[0.8])
     assert summary.binding == binding and summary.cap_multiplier == values["cap_multiplier"]
+    # The rule is SGD by α, with implicit slack ρλ for ρ = .05; the file has no slack of the cap.
+    assert (summary.max_multiplier, summary.cap_slack) == (None, 0.05 * values["cap_multiplier"])
     assert summary.verdict.endswith("Binding (λ > 0 at the last step): the cap.") == (binding == [0])
 
 

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 import descend
-from descend.results import LAST_TRAINED, TRAINED_FILE, read_trained
+from descend.results import TRAINED_FILE, read_trained
 from tests.support import networks, ranks
 
 ROWS = [{"input_ids": [5 + place % 3] * 7, "labels": place % 3 if place > 3 else 0} for place in range(24)]
@@ -57,7 +57,7 @@ def test_a_saved_model_is_held_to_the_constraints_of_its_training(constrained, t
     folder, ours = constrained
     again = AutoModelForSequenceClassification.from_pretrained(folder / "saved")
     whole, alone = (descend.evaluate(each, ROWS, out=tmp_path / "out") for each in (ours, again))
-    assert [each.note.startswith(LAST_TRAINED) for each in (whole, alone)] == [False, True]
+    assert [each.without_run for each in (whole, alone)] == [False, True]
     for summary in (whole, alone):
         assert (summary.method, summary.seed, summary.train_noise, summary.cap) == ("constrained", 3, 0.5, 9.0)
         assert summary.alpha == [0.001] * 3 and summary.first_layer == 1 and summary.temperature == ours.temperature

@@ -55,7 +55,6 @@ def fake_run(
         "layers_needed": {"noise": train_noise, "within": {"1": None, "2": None, "5": None}},
         "certain": feasible,
         "violated": [] if feasible else [4],
-        "verdict": "All 7 constraints hold; layers 2 and 5 bind." if feasible else "Layer 4 rises by 0.40 ± 0.10.",
         "limits": [None, *[1 - alpha] * depth],
         **{"split": "test", "checkpoint": "model"},
         **{
@@ -85,7 +84,6 @@ def geometric(**entries) -> dict:
         **{"limits": [None] * 8, "target": "geometric", "strength": 0.7},
         "bounds": [None, 5.5, 4.6, 3.9, 3.3, 2.8, 2.4],
         "certified": [0.547, 0.0351, 0.0, -0.02, None, 0.1, 0.1],
-        "certificate": "With 95% confidence these layers lower the loss at least: layer 1 by 54.7%.",
         **entries,
     }
 

@@ -40,8 +40,9 @@ def demo(words: Sequence[str]) -> None:
         talks=True,
     )
     check_data(options.data)
-    import descend.report  # noqa: F401  # a missing package shows before the training
     from descend.cli import digits as reader
+    from descend.report import write_page  # noqa: F401  # a missing package shows before the training
+    from descend.report.answer import Answer
     from descend.results import clear, refuse_strangers
     from descend.writing import locked
 
@@ -85,7 +86,7 @@ def demo(words: Sequence[str]) -> None:
     page, _ = compare_runs(digits + videos, options.out)
     print("\nWhat was learned")
     for summary in read_by:
-        print(f"  digits, {summary.method}: within {', '.join(filter(None, summary.suffices()[-1]))}")
+        print(f"  digits, {summary.method}: within {', '.join(filter(None, Answer.of(summary).rows[-1].texts))}")
     for summary in cleaned:
         errors = " ".join(f"{value:.1f}" for value in summary.layer_metrics[summary.train_noise])
         print(f"  video, {summary.method}: RMSE of layers 0 to {summary.depth}: {errors}")

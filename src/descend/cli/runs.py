@@ -44,13 +44,10 @@ def evaluate(words: Sequence[str]) -> None:
 
 def show(folder: Path, summary: "Summary") -> None:
     """Print an evaluation's lines, and draw its page."""
+    from descend.report.terminal import run_lines
     from descend.run.in_memory import draw_page
 
-    print("\n".join([line_of(summary), *layer_rows(summary)]))
-    if summary.exit is not None:
-        print(summary.exit.sentence(summary.metric))
-    if summary.speculation is not None:
-        print(summary.speculation.sentence(summary.depth))
+    print("\n".join(run_lines(summary)))
     if (page := draw_page(folder)) is not None:
         print(page)
 
@@ -174,9 +171,13 @@ def compare(words: Sequence[str]) -> None:
         },
     )
     page, summaries = compare_runs(options.runs, options.out)
-    for run, summary in zip(options.runs, summaries, strict=True):
-        print(f"{run} ({method_words(summary)}): {summary.answer}")
     from descend.report import RunView, ways_to_compare
+    from descend.report.answer import Answer
+    from descend.report.terminal import answer_lines
+    from descend.report.words import method_words
+
+    for run, summary in zip(options.runs, summaries, strict=True):
+        print(f"{run} ({method_words(summary)}): {answer_lines(Answer.of(summary))}")
 
     for line in ways_to_compare([RunView.read(run) for run in options.runs]):
         print(line)
@@ -253,7 +254,8 @@ def complete(words: Sequence[str]) -> None:
 
 def finish(trainer: Any) -> None:
     """Print how a run ended, with a warning if it is infeasible."""
-    from descend.results import missed_sentence, verdict_sentence
+    from descend.report.terminal import missed_sentence
+    from descend.results import verdict_sentence
 
     verdict, out, asks = trainer.verdict, trainer.args.folder, trainer.method.asks
     place = shlex.quote(str(out))
@@ -268,25 +270,6 @@ def finish(trainer: Any) -> None:
         usual = "train longer, or for fewer steps or layers if only deep ones break; or lower --strength or --alpha."
         none = f"No evaluated model met the constraints: {trainer.outlook.fault or usual}"
         print(f"WARNING: {kept if (out / 'best_feasible').is_dir() else none}", file=sys.stderr)
-
-
-def layer_rows(summary: "Summary") -> list[str]:
-    """A line for each layer at the training noise: its metric, its time, and its loss where that had to fall."""
-    from descend.results import number
-
-    values, asked = summary.layer_metrics.get(summary.train_noise, []), summary.asked and summary.metric != "loss"
-    losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
-    best = (max if summary.higher_is_better else min)(values, default=None)
-    times = summary.latency.milliseconds if summary.latency else []
-    rows = [f"Layers at γ = {summary.train_noise:g}:"] if values else []
-    for layer, value in enumerate(values):
-        share = f", {times[layer] / times[-1]:4.0%} of the time" if times else ""
-        bound = f" of at most {to_reach[layer]:.4g}" if layer in to_reach else ""
-        loss = f", loss {number(losses[layer])}{bound}" if asked else ""
-        rows.append(
-            f"layer {layer:2}: {summary.metric} {number(value)}{loss}{share}{' <- best' if value == best else ''}"
-        )
-    return rows
 
 
 def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]]:
@@ -330,27 +313,3 @@ def check_free_for_page(out: Path) -> None:
     summary = read_json(out / SUMMARY_FILE) if (out / SUMMARY_FILE).exists() else {"folders": []}
     if out.is_file() or (out / CONFIG_FILE).exists() or "folders" not in summary:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")
-
-
-def method_words(summary: "Summary") -> str:
-    """The method of a run's training; that of a model without its run is the last that Descend trained it with."""
-    from descend.results import LAST_TRAINED
-
-    if summary.note.startswith(LAST_TRAINED):
-        return f"(last trained by Descend with {summary.method})"
-    return "as given" if summary.method == "plain" else summary.method
-
-
-def line_of(summary: "Summary") -> str:
-    """A run's summary in lines: its metric, how many layers suffice, and the verdict if it was asked for descent."""
-    from descend.results import missed_sentence, number
-
-    pairs = zip(summary.noise, summary.values, strict=True)
-    curve = ", ".join(f"{number(value)} at γ = {level:g}" for level, value in pairs)
-    given = summary.input_metrics.get(summary.train_noise)
-    noisy = "" if given is None else f"; the noisy input itself has {number(given)} at γ = {summary.train_noise:g}"
-    about = f"{summary.model} {method_words(summary)} on {summary.dataset}: {summary.metric} {curve}{noisy}."
-    lines = [about, summary.answer]
-    if summary.asked:
-        lines.append(" ".join(filter(None, (summary.verdict, missed_sentence(summary), summary.certificate))))
-    return "\n".join(lines)

@@ -22,7 +22,6 @@ from descend.results import (
     DECISIONS_FILE,
     FRAMES_FILE,
     GROUPS_FILE,
-    SUMMARY_FILE,
     CompareWith,
     Groups,
     Histogram,
@@ -33,9 +32,7 @@ from descend.results import (
     Ratios,
     Summary,
     anytime_curves,
-    certificate_sentence,
     put,
-    verdict_sentence,
 )
 from descend.tasks import Task
 
@@ -119,7 +116,7 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
     Args:
         subject: The model, and what it is evaluated on.
         evaluators: They see the subject and what was measured.
-        folder: Where to write ``summary.json``, ``groups.json`` and the evaluators' files; None to write nothing.
+        folder: Where to write ``groups.json`` and the evaluators' files; None to write nothing.
 
     Returns:
         The summary, with the entries that the evaluators gave.
@@ -170,7 +167,6 @@ def evaluate(subject: Subject, evaluators: Iterable[Evaluator] = (), *, folder: 
                 results[name].write(folder / file)
         if frames := results.get("frames"):
             put(folder / FRAMES_FILE, lambda part: np.savez_compressed(part, **frames))
-        summary.write(folder / SUMMARY_FILE)
     return summary
 
 
@@ -190,10 +186,6 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
     held = verdict(problem, trained, asked=asked)
     values = [levels[level].metrics[-1] for level in subject.curve]
     layer_metrics = {level: layers.metrics for level, layers in levels.items()}
-    words = verdict_sentence(held, f"the {'training' if subject.split == 'train' else subject.split} data")
-    if asked and (binding := subject.provenance.binding):
-        names = ", ".join("the cap" if layer == 0 else f"layer {layer}" for layer in binding)
-        words += f" Binding (λ > 0 at the last step): {names}."
     return {
         **subject.provenance.model_dump(exclude_unset=True),
         **dict(held),
@@ -208,8 +200,6 @@ def _measured(subject: Subject, levels: Levels) -> dict[str, Any]:
         "layer_losses": {level: layers.losses.mean(0).tolist() for level, layers in levels.items()},
         "layer_metrics": layer_metrics,
         "anytime": anytime_curves(layer_metrics, task.higher_is_better),
-        "verdict": words,
-        "certificate": certificate_sentence(held),
         "descending_share": trained.descending_share,
         "ratios": ratios(trained),
         "samples": len(trained.losses),

@@ -445,7 +445,8 @@ def held(run: Evaluated, baseline: Evaluated | None, compare_with: CompareWith |
         validation=summary.validation,
         compare_with=compare_with,
     )
-    return summary.model_copy(update={"layers_needed": needed, "kept": kept})
+    # The words of the evaluation are no longer those of these numbers.
+    return summary.model_copy(update={"layers_needed": needed, "kept": kept, "answer": ""})
 
 
 def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:

@@ -1,198 +1,382 @@
-"""What a section begins with: how many layers suffice, and the numbers with their intervals."""
+"""What an evaluation answers, in words and numbers: the one object that terminal, page and card write."""
 
-import re
-from collections.abc import Callable, Sequence
-from math import isfinite
-from pathlib import Path
-from statistics import fmean, stdev
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple, Self
 
-import numpy as np
+from descend.report.words import (
+    STATES,
+    capitalized,
+    full_depth_words,
+    gain_words,
+    groups_words,
+    layers_words,
+    metric_name,
+    missed_words,
+    number,
+    tolerance_words,
+    worse_words,
+)
+from descend.results import (
+    CONFIDENCE,
+    KEPT_WITHIN,
+    SMALL_SLACKNESS,
+    Choice,
+    Gain,
+    Summary,
+    certificate_sentence,
+    first_within,
+    listed,
+    verdict_sentence,
+)
 
-from descend.report.asked import Answer, bounds
-from descend.report.intervals import Jackknife
-from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
-from descend.report.tables import Cell, Row, Table, duration
-from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, number, tolerance_words
-
-MOST_NAMED = 3
-"""Methods that a headline names."""
-
-
-def answer(group: Group) -> Answer:
-    """How many layers suffice in each run, and the arms' numbers."""
-    runs = group.runs
-    headline = runs[0].summary.headline if len(runs) == 1 else _side_by_side(group)
-    table, words = numbers(group)
-    terms = by_run(group, ((run, " ".join(run.summary.terms())) for run in runs))
-    notes = by_run(group, ((run, run.summary.note) for run in runs))
-    levels = by_run(group, ((run, _as_variance(run)) for run in runs))
-    return Answer(headline, [_needed(group), table], [*terms, *words, *levels, *notes])
-
-
-def _as_variance(run: RunView) -> str:
-    """How the noise of a run was given, where that is not the page's unit; else empty."""
-    if run.variance is None:
-        return ""
-    return (
-        f"Its training noise was given as {run.variance:g} with γσ_x as the variance (--noise-is variance), a standard "
-        f"deviation of {run.summary.train_noise:g} σ_x: γ on this page."
-    )
+MOST_TIMES = 1000
+"""How many times as many samples are named that would certify K."""
 
 
-def _side_by_side(group: Group) -> str:
-    """How many layers each method needs, over its seeds, where all are held to plain training."""
-    own = [run for run in group.runs if run.summary.layers_needed.baseline is None and run.summary.method != "erm"]
-    if own or len(group.arms) > MOST_NAMED:
-        return "How many layers suffice"
-    within, found = tolerance_words(KEPT_WITHIN, group.summary.higher_is_better), []
-    for arm in group.arms:
-        rows = [row for run in arm.runs for row in run.summary.suffices() if row.within == within]
-        # What is certain begins with the state, such as "open".
-        each = dict.fromkeys(f"{row.layers}, {re.split('[,;]', row.certain)[0]}".removesuffix(", ") for row in rows)
-        found.append(f"{arm.label}: {' or '.join(each)}".replace("no layer", "not at any layer"))
-    return f"Within {within}: {'; '.join(found)}"
+class Sufficient(NamedTuple):
+    """How many layers suffice within one tolerance; texts are empty where something is not known.
+
+    Attributes:
+        percent: The tolerance.
+        within: The tolerance with its unit.
+        layers: K of L.
+        metric: That of layer K.
+        time: The time to K against that to the last layer.
+        state: How sure K is.
+        more: What else is known of it, to follow the state.
+    """
+
+    percent: int
+    within: str
+    layers: str
+    metric: str = ""
+    time: str = ""
+    state: str = ""
+    more: str = ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of the table."""
+        return self.within, self.layers, self.metric, self.time, self.state + self.more
 
 
-def _needed(group: Group) -> Table:
-    """A row for each run: K, its metric, how sure that is, and its time, for each tolerance."""
-    higher, rows = group.summary.higher_is_better, []
-    for arm in group.arms:
-        for run in arm.runs:
-            cells = [Cell(arm.label, f"seed {run.summary.seed}" if len(arm.runs) > 1 else "")]
-            for each in run.summary.suffices():
-                measured = ", ".join(filter(None, (each.metric, each.time)))
-                cells.append(Cell(each.layers, "; ".join(filter(None, (measured, each.certain)))))
-            rows.append(Row(cells, arm.style))
-    return Table(["Method", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN)], rows)
+class Constraint(NamedTuple):
+    """A layer of a constrained run at the training noise; None where something is not known or there is no constraint.
+
+    Attributes:
+        layer: 1 … L.
+        loss: f_l.
+        bound: What the loss had to reach.
+        violation: Above 0 where the bound is missed.
+        interval: The violation's.
+        broken: Whether the verdict calls the constraint broken.
+        certified: By which share the layer certainly lowers the loss.
+        multiplier: λ_l at the end of training.
+        slackness: λ_l · (violation − slack) as a share of the objective.
+    """
+
+    layer: int
+    loss: float
+    bound: float | None
+    violation: float | None
+    interval: tuple[float, float] | None
+    broken: bool
+    certified: float | None
+    multiplier: float | None
+    slackness: float | None
 
 
-def numbers(group: Group) -> tuple[Table, list[str]]:
-    """The arms' measure at half and full depth, differences from plain training, and their means over noise."""
-    measure, depth, arms, several = group.measure, group.depth, group.arms, len(group.noise_levels) > 1
-    held_to = {Path(name).absolute() for run in group.runs if (name := run.summary.layers_needed.baseline)}
-    plain = [arm for arm in arms if arm.summary.method == "erm"]
-    baseline = next(
-        (arm for arm in plain if any(run.folder in held_to for run in arm.runs)), plain[0] if plain else None
-    )
-    known = {arm.label: _jackknife(group, arm.runs) for arm in arms}
+@dataclass(frozen=True)
+class Answer:
+    """How many layers suffice, and of a constrained run whether its constraints hold and its dual has converged.
 
-    def at(arm: Arm, layer: int) -> Cell:
-        rows = arm.along(measure.entry, group.train_noise)
-        last = min((len(row) - 1 for row in rows), default=0)
-        if layer > last and layer < depth:
-            return Cell("–")
-        return _cell(np.array(mean_rows(rows)), known[arm.label], min(layer, last))
+    Attributes:
+        summary: The evaluation.
+        headline: Whether K layers suffice within 2 percent, without a full stop.
+        rows: K for each tolerance.
+        terms: What the rows rest on, in sentences.
+        verdict: Whether the constraints hold.
+        missed: How many constraints are missed, and by how much; empty if none is.
+        certificate: By how much layers certainly lower the loss; empty where the verdict is open.
+        dual: Whether the dual has converged; empty of a run without constraints or multipliers.
+        constraints: The layers of a run that was asked for descent; empty of others.
+    """
 
-    columns: dict[str, Callable[[Arm], Cell]] = {
-        measure.name: lambda arm: Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
-        f"Half depth, layer {depth // 2}": lambda arm: at(arm, depth // 2),
-        f"Full depth{f', layer {depth}' * (len(group.depths) == 1)}": lambda arm: at(arm, depth),
-    }
-    if baseline and len(arms) > 1:
-        columns[f"Minus {baseline.label}"] = lambda arm: (
-            Cell("itself") if arm is baseline else _difference(group, arm, baseline)
+    summary: Summary
+    headline: str
+    rows: list[Sufficient]
+    terms: list[str]
+    verdict: str
+    missed: str
+    certificate: str
+    dual: str
+    constraints: list[Constraint]
+
+    @classmethod
+    def of(cls, summary: Summary) -> Self:
+        """The answer of an evaluation."""
+        return cls(
+            summary,
+            headline=_headline(summary),
+            rows=[_sufficient(summary, percent) for percent in summary.layers_needed.within],
+            terms=_terms(summary),
+            verdict=_verdict(summary),
+            missed=_missed(summary),
+            certificate="" if summary.few_groups else certificate_sentence(summary),
+            dual=_dual(summary),
+            constraints=_constraints(summary) if summary.asked and summary.violations else [],
         )
-    if several:
-        columns[f"{group.metric}, mean over noise"] = lambda arm: _spread(arm, "mean")
-    if several and group.summary.higher_is_better:
-        columns["Area over γ"] = lambda arm: _spread(arm, "auc")
-    columns["Training"] = _time
-    table = Table([*columns], [Row([cell(arm) for cell in columns.values()], arm.style) for arm in arms])
-    return table, [_words(group, [each for each in known.values() if each]), *evaluated_differently(group)]
 
 
-def _time(arm: Arm) -> Cell:
-    """The mean training time of an arm's runs; a dash where it is not known."""
-    seconds = [run.summary.seconds for run in arm.runs if run.summary.seconds is not None]
-    return Cell(duration(fmean(seconds)) if seconds and isfinite(fmean(seconds)) else "–")
+# --- how many layers suffice
 
 
-def _cell(values: np.ndarray, known: Jackknife | None, layer: int, sign: str = "") -> Cell:
-    """A value with its interval; without one if it is unknown, or nothing varies between groups."""
-    low, high = (ends[layer] for ends in known.ends()) if known else (np.nan, np.nan)
-    note = f"{number(low)} to {number(high)}" if low < high else ""
-    return Cell((sign if values[layer] > 0 else "") + number(float(values[layer])), note)
+def _headline(summary: Summary) -> str:
+    needed, depth, top = summary.layers_needed, summary.depth, summary.top
+    within = tolerance_words(KEPT_WITHIN, summary.higher_is_better)
+    whole, choice = full_depth_words(summary), needed.choice(KEPT_WITHIN)
+    last = _top_words(summary)
+    none = f"None of {depth} layers can be left out" if depth > 1 else "The only layer can't be left out"
+    if needed.baseline is None and needed.best and top < depth:
+        return _ship(summary, needed.best, choice)
+    if choice is None and needed.excluded and summary.validation:
+        worse = gain_words(needed.excluded, summary.higher_is_better, whole)
+        here = "" if needed.last is None else f"; on {summary.split} data {worse_words(needed.last, summary)}"
+        return f"On {summary.validation.samples} validation samples {last} is {worse}{here}"
+    if choice is None and needed.chosen:
+        return f"On validation data {last} is not within {within} of {whole}"
+    if choice is None and needed.baseline is None:
+        return f"It is not certain how many layers suffice within {within}"
+    if choice is None:
+        certain = "" if summary.kept.get(needed.noise) == "broken" else "certain to be "
+        return f"{capitalized(last)} is not {certain}within {within} of {whole}"
+    if choice.layer < top:
+        better = "" if needed.baseline else _not_the_best(summary)
+        return f"{better} {_suffices(summary, choice)}".lstrip()
+    if needed.baseline is None and not needed.chosen:
+        return f"No layer below the last one is {_certified(summary)} within {within}"
+    if needed.baseline is None:
+        return f"{none} within {within}"
+    verb = {"proven": "is", "estimated": "is", "open": "may be", "broken": "is not"}[choice.state]
+    sure = f"{verb} within {within} of {whole}: {STATES[choice.state]}"
+    return f"{none}; the last one {sure}" if top == depth else f"{capitalized(last)} {sure}"
 
 
-def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
-    """At full depth, of the seeds that both arms have on the same samples, cut alike; a dash where there are none."""
-    shared = {run.summary.seed for run in arm.runs} & {run.summary.seed for run in baseline.runs}
-    alone = not shared and len(arm.runs) == len(baseline.runs) == 1
-    ours, theirs = (
-        _jackknife(group, [run for run in each.runs if alone or run.summary.seed in shared], last=True)
-        for each in (arm, baseline)
+def _ship(summary: Summary, best: Gain, choice: Choice | None) -> str:
+    """That an inner layer is the best one, and whether still fewer layers suffice."""
+    words = gain_words(best, summary.higher_is_better, "the whole")
+    words += ", estimated" * (summary.layers_needed.bounded is False)
+    if best.low > 0:
+        words = f"Ship layer {best.layer}: {words}"
+    else:
+        words = f"By validation data layer {best.layer} is the best; here it is {words}: open"
+    if choice is None or choice.layer == best.layer:
+        return words
+    return f"{words}. {_suffices(summary, choice, f' of layer {best.layer}')}"
+
+
+def _suffices(summary: Summary, choice: Choice, of: str = "") -> str:
+    """Whether K layers suffice within 2 percent, of the full depth or ``of`` another layer, and how sure that is."""
+    within = tolerance_words(KEPT_WITHIN, summary.higher_is_better) + of
+    layers, several = layers_words(choice.layer, summary.depth), bool(choice.layer)
+    if choice.state == "open" and choice.worse > KEPT_WITHIN:
+        chosen = f"By validation data {layers} {'suffice' if several else 'is'} within {within}"
+        return f"{chosen}; here that is {worse_words(choice, summary)}: open"
+    verbs = {
+        "proven": ("is", "suffice"),
+        "estimated": ("is", "suffice"),
+        "open": ("may be", "may suffice"),
+        "broken": ("is not", "do not suffice"),
+    }
+    words = f"{capitalized(layers)} {verbs[choice.state][several]} within {within}"
+    return words if choice.state == "broken" else f"{words}: {STATES[choice.state]}"
+
+
+def _sufficient(summary: Summary, percent: int) -> Sufficient:
+    """K for a tolerance, its metric, its time and how sure it is."""
+    needed, depth = summary.layers_needed, summary.depth
+    within, choice = tolerance_words(percent, summary.higher_is_better), needed.choice(percent)
+    if choice is None:
+        return Sufficient(percent, within, "no layer" + " on validation data" * bool(needed.chosen))
+    metric, certain, more = summary.layer_metrics.get(needed.noise), needed.within[percent], ""
+    state = "not enough" if choice.state == "broken" else STATES[choice.state]
+    itself = choice.layer == summary.top and needed.baseline is None
+    if choice.layer == depth:
+        more = f"; the last one {state}" if needed.baseline else ""
+        state = "none can be left out"
+    elif itself:
+        state = "the best"
+    if choice.state != "proven" and not itself and (worse := worse_words(choice, summary)):
+        more += f", {'but ' * (choice.worse > percent)}{worse}"
+    if choice.state in ("open", "broken") and certain is not None and certain < summary.top:
+        more += f"; {_certified(summary)}: layer {certain}"
+    return Sufficient(
+        percent,
+        within,
+        layers_words(choice.layer, depth),
+        number(metric[choice.layer]) if metric else "",
+        "" if choice.time is None else f"{100 * choice.time:.0f} % of the full time",
+        state,
+        more,
     )
-    marks = {run.groups and run.groups.fingerprint for each in (arm, baseline) for run in each.runs}
-    if ours is None or theirs is None or len(marks) > 1 or not np.array_equal(ours.sizes, theirs.sizes):
-        return Cell("–")
-    apart = ours - theirs
-    return _cell(apart.by_seed.mean(0), apart, -1, "+")
 
 
-def _jackknife(group: Group, runs: Sequence[RunView], *, last: bool = False) -> Jackknife | None:
-    """The measure of all layers or the last; None where groups or depths differ or are unknown."""
-    is_loss, rows, sizes = group.measure.entry == "layer_losses", [], []
-    for run in runs:
-        if run.groups is None or group.train_noise not in run.groups.layers.noise:
-            return None
-        layers = run.groups.layers
-        sums = (layers.losses if is_loss else layers.scores)[layers.noise.index(group.train_noise)]
-        rows.append(sums[-1:] if last else sums)
-        sizes.append(layers.counts)
-    if not rows or any((each, len(row)) != (sizes[0], len(rows[0])) for each, row in zip(sizes, rows, strict=True)):
-        return None
-    root = bool(runs[0].groups and runs[0].groups.root)
-    return Jackknife.of(np.array(rows, float), np.array(sizes[0], float), root and not is_loss)
+def _terms(summary: Summary) -> list[str]:
+    """What the rows rest on, and whether the last layer is as good as the baseline's."""
+    needed, within = summary.layers_needed, tolerance_words(KEPT_WITHIN, summary.higher_is_better)
+    metric, choice, name = summary.layer_metrics.get(needed.noise), needed.choice(KEPT_WITHIN), metric_name(summary)
+    how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
+    alone = " for this one trained model; with another seed it may differ" * (summary.method != "plain")
+    lines = [
+        f"{name} at γ = {needed.noise:g}, held to {full_depth_words(summary)}. {how} on {summary.split} data, with "
+        f"{CONFIDENCE:.0%} confidence{alone}."
+    ]
+    if needed.bounded is False:
+        lines.append(
+            f"{name} is not known to have bounds, so no test can certify it. These are estimates: they "
+            "assume that there are no rare samples, which these data lack, on which a layer is much worse."
+        )
+    if levels := [level for level in sorted({0.0, needed.noise}) if level in summary.kept]:
+        kept = ", ".join(f"{STATES[summary.kept[level]]} at γ = {level:g}" for level in levels)
+        last = "Last layer" if summary.top == summary.depth else f"Layer {summary.top}"
+        lines.append(f"{last} within {within} of that: {kept}.")
+    if needed.why:
+        lines.append(f"It is not held to the plain training beside it: {needed.why}")
+    if metric and choice and choice.layer == summary.depth > 1 and needed.baseline is None:
+        lines.append(
+            f"The last layer has {number(metric[-1])}, the one before it {number(metric[-2])}. A model that is "
+            "trained with fewer layers from the start may do as well."
+        )
+    lines += _beside_baseline(summary)
+    if needed.baseline or choice is None:
+        lines.append(_not_the_best(summary))
+    lines.append(_budgets(summary))
+    if summary.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
+        enough = float(f"{choice.times * summary.samples:.2g}")
+        decide = "estimate" if needed.bounded is False else "certify"
+        lines.append(f"About {enough:,.0f} such samples would {decide} K within {within}, if no number changed.")
+    if summary.commonest is not None and metric and summary.samples:
+        error = math.sqrt(metric[-1] * (1 - metric[-1]) / summary.samples)
+        if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= summary.commonest:
+            chance = f"always naming the commonest class has {summary.commonest:.3g}"
+            lines.append(f"The last layer may have learned nothing: {chance}.")
+    if summary.few_groups:
+        lines.append(f"Too few samples to certify anything: {groups_words(summary.groups)}.")
+    return list(filter(None, lines))
 
 
-def _words(group: Group, intervals: Sequence[Jackknife]) -> str:
-    """The unit, the data and what the intervals rest on."""
-    measure = group.measure
-    level = f"at the training noise γ\u00a0=\u00a0{group.train_noise:g}" if group.train_noise else "without noise"
-    better = "higher" if measure.higher else "lower"
-    words = f"{measure.name} on {group.summary.split} data {level}; {better} is better."
-    if (given := group.input_value) is not None and measure.entry == "layer_metrics":
-        words += f" The noisy input itself has {number(given)}."
-    if not any(np.isfinite(each.ends()).all(0).any() for each in intervals):
-        return f"{words} No intervals: they need at least two groups of samples."
-    groups = min((run.summary.groups for run in group.runs if run.summary.groups), default=len(intervals[0].sizes))
-    seeds = max(len(each.by_seed) for each in intervals)
-    single = any(run.groups and run.groups.single for run in group.runs)
-    over = "the samples of a single group" if single else f"{groups} groups of samples"
-    over += f" and {seeds} seeds" if seeds > 1 else ", of these trained models alone"
-    few = " So few groups may make them too narrow." if groups < ENOUGH_GROUPS else ""
-    paired = " Differences are of the same seeds on the same samples; – where there are none." * (len(group.arms) > 1)
-    return f"{words} In small print: 95\u00a0% intervals over {over}, each for itself.{few}{paired}"
+def _beside_baseline(summary: Summary) -> list[str]:
+    """The layer that counts as full depth beside the baseline's."""
+    needed, within, lines = summary.layers_needed, tolerance_words(KEPT_WITHIN, summary.higher_is_better), []
+    metric = summary.layer_metrics.get(needed.noise)
+    if needed.last and needed.full is not None and metric:
+        worse = worse_words(needed.last, summary)
+        both = f"{capitalized(_top_words(summary))} has {number(metric[summary.top])}, the baseline's "
+        lines.append(f"{both}{number(needed.full)}{': ' * bool(worse)}{worse}.")
+        if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0:
+            lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
+    validated = summary.validation.metric if summary.validation else []
+    beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
+    if beaten and validated and summary.better_on(validated) is None:
+        layer = first_within(validated, validated[-1], KEPT_WITHIN, higher_is_better=summary.higher_is_better)
+        if layer not in (None, summary.depth):
+            lines.append(f"Held to its own last layer, layer {layer} is within {within} on validation data.")
+    return lines
 
 
-def evaluated_differently(group: Group) -> list[str]:
-    """A line for each way in which the group's arms were not evaluated alike."""
-    lines = []
-    for what, words_of in _APART.items():
-        labels: dict[str, list[str]] = {}
-        for arm in group.arms:
-            if words := words_of(arm.runs[0]):
-                labels.setdefault(words, []).append(arm.label)
-        joined = [f"{words} ({', '.join(arms)})" for words, arms in labels.items()]
-        lines += [f"{what}: {'; '.join(joined)}."] if len(joined) > 1 else []
-    return [*lines, group.sigma_apart] if group.sigma_apart else lines
+def _budgets(summary: Summary) -> str:
+    """That the baseline was trained otherwise; empty where it was not, or that is not known."""
+    needed = summary.layers_needed
+    trained = [(each.steps, each.learning_rate) for each in (needed, summary)]
+    if trained[0] == trained[1] or not all(steps for steps, _ in trained):
+        return ""
+    theirs, ours = (
+        f"{steps:,} steps at the {'default learning rate' if rate is None else f'learning rate {rate}'}"
+        for steps, rate in trained
+    )
+    return f"The baseline had {theirs}, this model {ours}. Try each for both."
 
 
-_APART: dict[str, Callable[[RunView], str]] = {
-    "The bounds differ, so violations do not compare": lambda run: bounds(run) if run.summary.asked else "",
-    "γ stands for different noise": lambda run: str(run.summary.settings.get("noise_is", "")),
-    "The mean over noise is over different levels": lambda run: ", ".join(f"{each:g}" for each in run.summary.noise),
-    "The number of samples differs": lambda run: str(run.summary.samples or ""),
-    "Not all were calibrated alike, so losses do not compare": lambda run: (
-        "" if run.calibrated is None else "calibrated" if run.calibrated else "not calibrated"
-    ),
-}
+def _not_the_best(summary: Summary) -> str:
+    """That validation data choose a layer which is better than the last one by more than 2 percent; else empty."""
+    best, metric = summary.better_layer, summary.layer_metrics.get(summary.layers_needed.noise, [])
+    if best is None:
+        return ""
+    return f"The last layer is not the best: layer {best} has {number(metric[best])}, it {number(metric[-1])}."
 
 
-def _spread(arm: Arm, entry: str) -> Cell:
-    """The mean ± the standard deviation of an entry of the summary over an arm's runs, of those that are known."""
-    known = [value for run in arm.runs if (value := getattr(run.summary, entry)) is not None]
-    if len(known) < 2:
-        return Cell(number(known[0] if known else None))
-    digits = 3 if abs(fmean(known)) < 1 else 2
-    return Cell(number(fmean(known)) + (f" ± {stdev(known):.{digits}f}" if all(map(isfinite, known)) else ""))
+def _top_words(summary: Summary) -> str:
+    """The layer that counts as full depth."""
+    return "the last layer" if summary.top == summary.depth else f"layer {summary.top}"
+
+
+def _certified(summary: Summary) -> str:
+    """What the evaluated data can do with a layer."""
+    return "estimated" if summary.layers_needed.bounded is False else "certified"
+
+
+# --- whether the constraints hold, and whether the dual has converged
+
+
+def _verdict(summary: Summary) -> str:
+    words = verdict_sentence(summary, _data(summary))
+    if not summary.asked or not summary.binding:
+        return words
+    return f"{words} Binding (λ > 0 at the last step): {listed(summary.binding)}."
+
+
+def _data(summary: Summary) -> str:
+    return f"the {'training' if summary.split == 'train' else summary.split} data"
+
+
+def _missed(summary: Summary) -> str:
+    if not summary.missed:
+        return ""
+    count = sum(summary.asks(layer) for layer in range(1, summary.depth + 1)) + (summary.cap is not None)
+    return f"{len(summary.violated)} of {count} constraints missed, by {missed_words(summary)}"
+
+
+def _dual(summary: Summary) -> str:
+    dual = summary.dual
+    if dual is None:
+        return ""
+    product = "λ · (violation − slack)" if any(summary.slack) else "λ · violation"
+    size = f"{dual.gap:.1%}" if math.isfinite(dual.gap) else "diverged"
+    state = "has converged" if dual.converged else "has not converged"
+    words = (
+        f"The dual {state} on {_data(summary)}: all |{product}| add up to {size} of the objective, the last loss "
+        f"{number(dual.objective)}; at most {SMALL_SLACKNESS:.0%} is small."
+    )
+    if dual.at_maximum:
+        most = number(summary.max_multiplier)
+        words += f" Not counted: {listed(dual.at_maximum)}, missed though λ is the most it may be, {most}."
+    if dual.converged or not math.isfinite(dual.gap):
+        return words
+    worst = dual.worst
+    rises = worst in dual.unmet or dual.slackness[worst] > 0
+    todo = "misses its bound, so λ has yet to rise" if rises else "is below its bound, so λ has yet to fall"
+    return f"{words} Furthest off is {listed([worst])}: with λ = {number(dual.multipliers[worst])} it {todo}."
+
+
+def _constraints(summary: Summary) -> list[Constraint]:
+    losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
+    known, certified = ([], []) if summary.few_groups else (summary.violation_intervals, summary.certified)
+    dual, rows = summary.dual, []
+    for layer in range(1, summary.depth + 1):
+        asks = summary.asks(layer)
+        rows.append(
+            Constraint(
+                layer,
+                losses[layer],
+                to_reach.get(layer),
+                summary.violations[layer - 1] if asks else None,
+                known[layer - 1] if known and asks else None,
+                layer in summary.violated,
+                certified[layer - 1] if certified else None,
+                dual.multipliers[layer] if dual and asks else None,
+                dual.slackness[layer] if dual and asks else None,
+            )
+        )
+    return rows

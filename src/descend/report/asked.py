@@ -1,11 +1,9 @@
 """What was asked of the layers of constrained runs, whether it holds, and what to do."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from descend.report.runs import Arm, Group, RunView, by_run, format_alpha
-from descend.report.tables import Cell, Row, Table
-from descend.results import ENOUGH_GROUPS, STATUSES, Status, Summary, number
+from descend.report.tables import Box, Cell, Row, Table
+from descend.report.words import drafts_words, exits_words, number
+from descend.results import ENOUGH_GROUPS, STATUSES, Status
 
 _LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
 _MEND = (
@@ -31,29 +29,7 @@ _WORDS = {
 """Status → its sign, the headline, and what to do."""
 
 
-class Answer(NamedTuple):
-    """The answer to a question of the page: a headline, tables, and what a reader has to know.
-
-    Attributes:
-        headline: The answer in a few words; of several verdicts the worst, and how many runs have it.
-        tables: Its numbers; of a verdict layer by layer, of the worst run of each arm under constraints.
-        lines: Sentences.
-        status: Of a verdict: the worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is
-            ``open`` too where constraints hold and the output is still worse than the noisy input, and
-            ``not_significant`` where an open verdict has constraints that are missed.
-        mark: Of a verdict: the status's sign.
-        advice: Of a verdict: what to do.
-    """
-
-    headline: str
-    tables: Sequence[Table]
-    lines: Sequence[str]
-    status: str = ""
-    mark: str = ""
-    advice: str = ""
-
-
-def asked(group: Group) -> Answer | None:
+def asked(group: Group) -> Box | None:
     """The verdict on a group's constrained runs; None where no training asked for descent."""
     runs = [run for run in group.runs if run.summary.asked]
     if not runs:
@@ -61,33 +37,26 @@ def asked(group: Group) -> Answer | None:
     statuses: list[Status] = [run.summary.status for run in runs]
     status = max(statuses, key=STATUSES.index)
     _, headline, advice = _WORDS[status]
-    missed = [run.summary for run in runs if run.summary.status == status and run.summary.missed]
+    missed = [run for run in runs if run.summary.status == status and run.summary.missed]
     shown = status
     if status == "open" and missed:
         # Numbers first: few groups make them unsure, and not small.
-        most = max(missed, key=lambda summary: len(summary.violated))
-        headline, shown = f"{_missed(most)}: open", "not_significant"
+        most = max(missed, key=lambda run: len(run.summary.violated))
+        headline, shown = f"{most.answer.missed}: open", "not_significant"
         advice = f"{advice} {_MEND}"
     if len(runs) > 1:
         headline += f": {statuses.count(status)} of {len(runs)} runs"
-    said = [
+    lines = [
         *((run, f"Asked: {bounds(run)}.") for run in runs),
-        *((run, run.summary.verdict) for run in runs),
-        *((run, f"{found}." if (found := _missed(run.summary)) else "") for run in runs),
-        *((run, "" if run.summary.few_groups else run.summary.certificate) for run in runs),
+        *((run, run.answer.verdict) for run in runs),
+        *((run, f"{run.answer.missed}." if run.answer.missed else "") for run in runs),
+        *((run, run.answer.certificate) for run in runs),
+        *((run, run.answer.dual) for run in runs),
     ]
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
     shown = "open" if worse and status in ("holds", "undecided") else shown
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
-    return Answer(headline, tables, [*by_run(group, said), *worse], shown, _WORDS[shown][0], advice)
-
-
-def _missed(summary: Summary) -> str:
-    """How many constraints are missed, and by what share of their bounds; empty if none is."""
-    if not summary.missed:
-        return ""
-    count = sum(summary.asks(layer) for layer in range(1, summary.depth + 1)) + (summary.cap is not None)
-    return f"{len(summary.violated)} of {count} constraints missed, by {summary.missed}"
+    return Box(headline, tables, [*by_run(group, lines), *worse], shown, _WORDS[shown][0], advice)
 
 
 def bounds(run: RunView) -> str:
@@ -107,8 +76,8 @@ def findings(group: Group) -> list[str]:
         falls = "" if share is None else f"; {100 * share:.0f}\u00a0% are below 1"
         if median is not None:
             ratios.append((run, f"A sample’s loss after a layer over that before it: median {number(median)}{falls}."))
-    exits = [(run, summary.exit.sentence(summary.metric)) for run in group.runs if (summary := run.summary).exit]
-    drafts = [(run, text.sentence(run.summary.depth)) for run in group.runs if (text := run.summary.speculation)]
+    exits = [(run, exits_words(summary.exit, summary.metric)) for run in group.runs if (summary := run.summary).exit]
+    drafts = [(run, drafts_words(text, run.summary.depth)) for run in group.runs if (text := run.summary.speculation)]
     return by_run(group, [*ratios, *exits, *drafts])
 
 
@@ -123,23 +92,29 @@ def _beside_input(group: Group, run: RunView) -> str:
 
 
 def _layers(group: Group, arm: Arm) -> Table:
-    """What each layer of an arm's worst run had to reach at the training noise, and what it reaches."""
-    summary = max((run.summary for run in arm.runs), key=lambda each: STATUSES.index(each.status))
-    losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
-    known, certified = ([], []) if summary.few_groups else (summary.violation_intervals, summary.certified)
-    rows = []
-    for layer in range(1, summary.depth + 1):
-        share = certified[layer - 1] if certified else None
+    """What each layer of an arm's worst run had to reach at the training noise, what it reaches, and its λ."""
+    run = max(arm.runs, key=lambda each: STATUSES.index(each.summary.status))
+    summary, rows = run.summary, []
+    for each in run.answer.constraints:
+        share = each.certified
         certain = "–" if share is None else f"{share:.1%}" if share > 0 else "not certain"
-        missed = summary.violations[layer - 1] if summary.asks(layer) else None
-        ends = " to ".join(map(number, known[layer - 1])) if known and missed is not None else ""
+        ends = " to ".join(map(number, each.interval)) if each.interval else ""
         cells = [
-            Cell(f"Layer {layer}"),
-            Cell(number(losses[layer])),
-            Cell(number(to_reach.get(layer))),
-            Cell(number(missed), ends),
+            Cell(f"Layer {each.layer}"),
+            Cell(number(each.loss)),
+            Cell(number(each.bound)),
+            Cell(number(each.violation), ends),
         ]
-        rows.append(Row([*(each._replace(strong=layer in summary.violated) for each in cells), Cell(certain)]))
-    heads = ("Layer", "Loss", "Had to reach", "Violation (above 0: missed)", "Lowers the loss by at least")
+        cells = [cell._replace(strong=each.broken) for cell in cells]
+        rest = f"{each.slackness:.1%} of the objective" if each.slackness else ""
+        rows.append(Row([*cells, Cell(certain), Cell(number(each.multiplier), rest)]))
+    heads = [
+        "Layer",
+        "Loss",
+        "Had to reach",
+        "Violation (above 0: missed)",
+        "Lowers the loss by at least",
+        "Multiplier λ, times violation",
+    ]
     whose = ", ".join([arm.label] * (len(group.arms) > 1) + [f"seed {summary.seed}"] * (len(arm.runs) > 1))
     return Table(heads, rows, f"Layer by layer{f' ({whose})' if whose else ''}")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from descend.report.tables import Cell, Row, Table
-from descend.results import number
+from descend.report.words import number
 
 INK, GRID, MUTED = "#1d1c1a", "#e4e0d8", "#6b665e"
 """Colours of text and lines on light ground."""

@@ -164,7 +164,7 @@ def _rings(arm: Arm, places: Sequence[float]) -> list[Series]:
     for run in arm.runs:
         needed = run.summary.layers_needed
         choice, row = needed.choice(KEPT_WITHIN), run.summary.layer_metrics.get(run.summary.train_noise)
-        if choice and row and choice.layer < len(places) and (needed.baseline or not run.summary.not_the_best):
+        if choice and row and choice.layer < len(places) and (needed.baseline or run.summary.better_layer is None):
             x, y = [places[choice.layer]], [row[choice.layer]]
             rings.append(Series("", x, y, arm.style.light, "o", "", size=12, hollow=True))
     return rings

@@ -15,10 +15,10 @@ from descend.errors import refuse
 from descend.methods import GREY
 from descend.progress import counted
 from descend.report import figures
-from descend.report.answer import answer
 from descend.report.asked import asked, findings
 from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
 from descend.report.levels import in_std, ways_to_compare
+from descend.report.numbers import layers_needed
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, RunView, group_runs, groups_differ
 from descend.report.samples import pictures, texts
 from descend.report.tables import Cell, Row, Style, Table
@@ -107,7 +107,7 @@ def _section(group: Group, name: str, budget: int) -> dict[str, object]:
         return [*losses, *figures.samples(group), *figures.prices(group)]
 
     parts: dict[str, Callable[[], object]] = {
-        "answer": lambda: answer(group),
+        "needed": lambda: layers_needed(group),
         "curves": lambda: [each for each in (figures.quality(group), figures.time(group)) if each],
         "pictures": lambda: pictures(group, budget),
         "texts": lambda: texts(group),

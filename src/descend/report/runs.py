@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ from markupsafe import Markup
 from descend.errors import InputError
 from descend.methods import CLASSES, GREY, Style
 from descend.methods.erm import ERM
+from descend.report.answer import Answer
 from descend.report.samples import Frames
+from descend.report.words import metric_name
 from descend.results import (
     CONFIG_FILE,
     DECISIONS_FILE,
@@ -73,6 +76,11 @@ class RunView:
     groups: Groups | None = None
     calibrated: bool | None = None
     variance: float | None = None
+
+    @cached_property
+    def answer(self) -> Answer:
+        """What the evaluation answers, in words."""
+        return Answer.of(self.summary)
 
     @property
     def setting(self) -> dict[str, Any]:
@@ -208,7 +216,7 @@ class Group:
     @property
     def metric(self) -> str:
         """The metric's name for readers."""
-        return self.summary.metric_name
+        return metric_name(self.summary)
 
     @property
     def measure(self) -> Measure:

@@ -30,6 +30,28 @@ class Table(NamedTuple):
     title: str = ""
 
 
+class Box(NamedTuple):
+    """A part of the page that begins with a headline: the layers needed, or a verdict.
+
+    Attributes:
+        headline: The answer in a few words; of several verdicts the worst, and how many runs have it.
+        tables: Its numbers; of a verdict layer by layer, of the worst run of each arm under constraints.
+        lines: Sentences.
+        status: Of a verdict: the worst status of the runs, see `descend.results.Verdict`; it sets the colour. It is
+            ``open`` too where constraints hold and the output is still worse than the noisy input, and
+            ``not_significant`` where an open verdict has constraints that are missed.
+        mark: Of a verdict: the status's sign.
+        advice: Of a verdict: what to do.
+    """
+
+    headline: str
+    tables: Sequence[Table]
+    lines: Sequence[str]
+    status: str = ""
+    mark: str = ""
+    advice: str = ""
+
+
 def duration(seconds: float) -> str:
     """A time for a reader."""
     if seconds < 60:

@@ -43,6 +43,7 @@ from descend.results.config import (
     read_config,
     read_trained,
 )
+from descend.results.dual import SMALL_SLACKNESS, Dual
 from descend.results.evaluated import (
     DECISIONS_FILE,
     DecidedText,
@@ -76,8 +77,6 @@ from descend.results.findings import (
     best_layer,
     first_within,
     is_kept,
-    number,
-    tolerance_words,
 )
 from descend.results.folder import (
     ALONE,
@@ -113,7 +112,6 @@ from descend.results.names import (
 )
 from descend.results.records import Record, Records, read_records
 from descend.results.summary import (
-    LAST_TRAINED,
     Comparison,
     Provenance,
     Summary,
@@ -131,7 +129,7 @@ from descend.results.verdict import (
     Status,
     Verdict,
     certificate_sentence,
-    missed_sentence,
+    listed,
     verdict_sentence,
 )
 
@@ -151,13 +149,13 @@ __all__ = [
     "FRAMES_FILE",
     "GROUPS_FILE",
     "KEPT_WITHIN",
-    "LAST_TRAINED",
     "LEDGER_FILE",
     "MODELS",
     "PAGE_FILE",
     "RECORDS_FILE",
     "RESULTS",
     "SCHEMA",
+    "SMALL_SLACKNESS",
     "STATUSES",
     "SUMMARY_FILE",
     "SWEEP_FILE",
@@ -178,6 +176,7 @@ __all__ = [
     "Decision",
     "Decisions",
     "Drafts",
+    "Dual",
     "ExitPoint",
     "Exits",
     "File",
@@ -235,10 +234,9 @@ __all__ = [
     "is_foreign",
     "is_kept",
     "is_ours",
+    "listed",
     "matches",
     "merged_folder",
-    "missed_sentence",
-    "number",
     "of_disk",
     "parse",
     "put",
@@ -255,7 +253,6 @@ __all__ = [
     "remove",
     "run_name",
     "strangers",
-    "tolerance_words",
     "verdict_sentence",
     "without_adapters",
     "write_card",

@@ -219,16 +219,20 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
     if summary.asked:
         parts += ["## Verdict", f"{summary.verdict} {summary.certificate}".strip()]
     if summary.asked and summary.violations and summary.violation_intervals:
-        columns = 3 if summary.few_groups else 4  # an open verdict has no intervals
-        losses = summary.layer_losses[summary.train_noise][1:]
-        each = zip(losses, summary.violations, summary.violation_intervals, strict=True)
-        rows = [
-            [place, _short(loss), _short(violation), f"{_short(low)} … {_short(high)}"][:columns]
-            for place, (loss, violation, (low, high)) in enumerate(each, start=1)
-            if summary.asks(place)
-        ]
+        losses, dual = summary.layer_losses[summary.train_noise], summary.dual
+        columns = ["layer", "loss", "violation"]
+        columns += ["λ", "λ · violation, of the objective"] * (dual is not None)
+        columns += ["95 % interval"] * (not summary.few_groups)  # an open verdict has none
+        rows: list[list[object]] = []
+        for at in filter(summary.asks, range(1, summary.depth + 1)):
+            row: list[object] = [at, _short(losses[at]), _short(summary.violations[at - 1])]
+            if dual is not None:
+                row += [_short(dual.multipliers[at]), f"{dual.slackness[at]:.1%}"]
+            if not summary.few_groups:
+                row.append(" … ".join(map(_short, summary.violation_intervals[at - 1])))
+            rows.append(row)
         parts += [
-            _table(["layer", "loss", "violation", "95 % interval"][:columns], rows),
+            _table(columns, rows),
             f"At the training noise γ = {summary.train_noise:g}. A constraint holds where its violation is at most "
             f"0{'' if summary.few_groups else '; the intervals hold for all layers together'}.",
         ]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from pydantic import JsonValue, model_validator
 
@@ -20,32 +20,8 @@ Kept = Literal["proven", "estimated", "open", "broken"]
 """Whether layers are within a tolerance of a full depth: certain, estimated of a metric without bounds, not known, or
 excluded."""
 
-STATES: dict[Kept, str] = {
-    "proven": "certified",
-    "estimated": "estimated, 95 %",
-    "open": "open",
-    "broken": "refuted",
-}
-"""The same, as a sentence says it."""
-
-
 CompareWith = Literal["last", "best"]
 """Which layer counts as full depth: the last one, or the best on validation data."""
-
-
-def tolerance_words(percent: float, higher_is_better: bool) -> str:
-    """A tolerance with its unit: points of a metric that is better when higher, else percent of full depth's."""
-    return f"{percent:g} point{'s' * (percent != 1)}" if higher_is_better else f"{percent:g} %"
-
-
-def number(value: float | None) -> str:
-    """A number for a reader: a dash for none, and a word for one that is not finite."""
-    if value is None:
-        return "–"
-    if not math.isfinite(value):
-        return "diverged"
-    size = abs(value)
-    return f"{value:.0f}" if size >= 1e4 else f"{value:.2f}" if size >= 1 or value == 0 else f"{value:.3g}"
 
 
 def first_within(metric: Sequence[float], full: float, percent: float, *, higher_is_better: bool) -> int | None:
@@ -181,56 +157,6 @@ class Choice(Part):
     times: Number = math.nan
     time: float | None = None
 
-    def sentence(self, depth: int, percent: int, higher_is_better: bool) -> str:
-        """Whether K of ``depth`` layers suffice within ``percent``, in words, and how sure that is."""
-        within = tolerance_words(percent, higher_is_better)
-        layers = f"{self.layer} of {depth} layers" if self.layer else "the embedding alone"
-        if self.state == "open" and self.worse > percent:
-            chosen = f"By validation data {layers} {'suffice' if self.layer else 'is'} within {within}"
-            return f"{chosen}; here that is {self.worse_words(higher_is_better)}: open"
-        verb = {
-            "proven": ("is", "suffice"),
-            "estimated": ("is", "suffice"),
-            "open": ("may be", "may suffice"),
-            "broken": ("is not", "do not suffice"),
-        }
-        words = f"{layers[0].upper()}{layers[1:]} {verb[self.state][bool(self.layer)]} within {within}"
-        return words if self.state == "broken" else f"{words}: {STATES[self.state]}"
-
-    def worse_words(self, higher_is_better: bool, surely: str = "surely ") -> str:
-        """How much worse K is than full depth, or better, and at most, as far as that is known.
-
-        Args:
-            higher_is_better: Whether the unit is points.
-            surely: The word before what is certain; empty of a metric that is not bounded.
-        """
-        unit, worse, at_most = "points" if higher_is_better else "%", self.worse, self.at_most
-        if not math.isfinite(worse):
-            return f"at most {at_most:.1f} {unit} worse" if math.isfinite(at_most) else ""
-        words = f"{abs(worse):.1f} {unit} {'worse' if worse > 0 else 'better'}" if abs(worse) >= 0.05 else "the same"
-        if not math.isfinite(at_most) or abs(at_most) < 0.05:
-            return words
-        end = f"at least {-at_most:.1f}" if at_most < 0 else f"at most {at_most:.1f}{' worse' * (worse <= 0)}"
-        return f"{words}, {surely}{end}"
-
-
-class Sufficient(NamedTuple):
-    """A row of the answer to how many layers suffice, in words for readers; empty where something is not known.
-
-    Attributes:
-        within: The tolerance.
-        layers: K of L.
-        metric: That of layer K.
-        time: The time to K against that to the last layer.
-        certain: What the evaluated data say of K.
-    """
-
-    within: str
-    layers: str
-    metric: str
-    time: str
-    certain: str
-
 
 class Gain(Part):
     """How much better a layer is than another.
@@ -246,17 +172,6 @@ class Gain(Part):
     gain: Number
     low: Number = math.nan
     high: Number = math.nan
-
-    def words(self, higher_is_better: bool, other: str) -> str:
-        """How much better it is than the ``other``, or worse, with its interval."""
-        unit, low, high = "points" if higher_is_better else "%", self.low, self.high
-        if not math.isfinite(self.gain):
-            return f"not finite, unlike {other}"
-        found = f"{abs(self.gain):.1f} {unit} {'better' if self.gain >= 0 else 'worse'} than {other}"
-        if not (math.isfinite(low) and math.isfinite(high)):
-            return found
-        ends = (low, high) if self.gain >= 0 else (-high, -low)
-        return f"{found} (95 %: {' to '.join(f'{each:.1f}' for each in ends)})".replace("-", "−")
 
 
 class LayersNeeded(Part):
@@ -377,26 +292,6 @@ class Guarantee(Part):
     test: int | None = None
     test_risk: float | None = None
 
-    def sentence(self) -> str:
-        """The bound, what it rests on, and what the test data say."""
-        risk, confidence = (f"{100 * each:g} %" for each in (self.risk, self.confidence))
-        data = f"{self.validation} validation samples in {self.groups} independent groups"
-        if self.threshold is None:
-            why = (
-                f"this takes at least {self.needed} groups"
-                if self.groups < self.needed
-                else "even the safest threshold loses too many answers"
-            )
-            return (
-                f"No exit is certified for a risk of {risk} at {confidence} confidence on {data}: {why}. All samples "
-                "go to full depth; give more data or allow a higher risk."
-            )
-        tested = "" if self.test_risk is None else f", and {self.test_risk:.2%} of the {self.test} evaluated here"
-        return (
-            f"With {confidence} confidence at most {risk} of samples like the validation data lose an answer that full "
-            f"depth has right, at γ = {self.noise:g}: {self.losses} of {data} did there{tested}."
-        )
-
 
 class Exits(Part):
     """Early exits: the metric at ``full`` depth, and the curve by confidence threshold.
@@ -409,18 +304,6 @@ class Exits(Part):
     confidence: list[ExitPoint]
     chosen: ChosenExit
     guarantee: Guarantee | None = None
-
-    def sentence(self, metric: str) -> str:
-        """What early exits cost and save."""
-        chosen = self.chosen
-        bound = "" if self.guarantee is None else f" {self.guarantee.sentence()}"
-        if chosen.threshold is None:
-            return bound.strip() or "No exit was chosen: all samples go to full depth."
-        return (
-            f"Early exits at a confidence of {chosen.threshold:g}, chosen on validation data, use {chosen.layers:.2f} "
-            f"of {self.depth} layers on average and {chosen.time_ratio:.2f} of the time: {metric} {chosen.value:.3f} "
-            f"against {self.full:.3f} at full depth, on clean inputs.{bound}"
-        )
 
 
 class Drafts(Part):
@@ -435,14 +318,6 @@ class Speculation(Part):
 
     prompts: int | None = None
     layers: list[Drafts]
-
-    def sentence(self, depth: int) -> str:
-        """How often the best of the first layers agree with the whole model."""
-        if not self.layers:
-            return "No prompt leaves room for an answer to draft."
-        best = max(self.layers, key=lambda drafts: drafts.acceptance)
-        share = f"{100 * best.acceptance:.0f} %"
-        return f"The first {best.layer} of {depth} layers agree with {share} of the tokens of the answers."
 
 
 class Probes(Part):

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence, Sized
 from itertools import chain
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -22,40 +21,26 @@ from descend.results.base import (
     Part,
     nan_for_null,
     parse,
-    run_name,
 )
 from descend.results.config import PRETRAINED
+from descend.results.dual import Dual
 from descend.results.findings import (
-    KEPT_WITHIN,
-    STATES,
     AnytimeCurve,
-    Choice,
     Exits,
-    Gain,
     Kept,
     Latency,
     LayersNeeded,
     Probes,
     Ratios,
     Speculation,
-    Sufficient,
     Validation,
     best_layer,
-    first_within,
     is_kept,
-    number,
-    tolerance_words,
 )
-from descend.results.verdict import CONFIDENCE, ENOUGH_GROUPS, Verdict
-
-LAST_TRAINED = "Last trained by Descend"
-"""How the note begins of a model that is evaluated without its run, by what was saved with it."""
+from descend.results.verdict import Verdict
 
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
-
-MOST_TIMES = 1000
-"""How many times as many samples are named that would certify K."""
 
 
 def anytime_curves(layer_metrics: ByLevel, higher_is_better: bool) -> list[AnytimeCurve]:
@@ -79,11 +64,15 @@ class Provenance(Part):
         settings: All settings that may tell two runs on the same data apart, but for their seeds.
         multipliers: λ of each layer, L numbers.
         cap_multiplier: The cap's.
+        max_multiplier: With the price rule the most that λ may be, p; None with another rule, which knows no most.
         slack: Each layer's slack, L numbers.
+        cap_slack: The cap's; None in files of older versions.
         binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
         seconds: Training time.
         steps: Optimizer steps of the training; None where they are not known.
         temperature: What a classifier's logits were divided by, 1 if they were not; None where it is not known.
+        without_run: Whether the model was evaluated without its run; then method and settings are those that were saved
+            with it.
         note: What a reader should know of the run.
         source: Where the data lie, if they are not the run's own.
     """
@@ -96,11 +85,14 @@ class Provenance(Part):
     settings: dict[str, JsonValue] = {}
     multipliers: Numbers = []
     cap_multiplier: float | None = None
+    max_multiplier: float | None = None
     slack: Numbers = []
+    cap_slack: float | None = None
     binding: list[int] = []
     seconds: float | None = None
     steps: int | None = None
     temperature: float | None = None
+    without_run: bool = False
     note: str = ""
     source: str | None = None
 
@@ -123,6 +115,7 @@ class Summary(Verdict, Provenance, File):
         input_metrics: γ → the metric of the input itself, with its noise: what doing nothing gives. Of tasks whose
             inputs and predictions are of one form, such as video denoising.
         anytime: For each γ of ``layer_metrics`` quality against depth; computed from them where a file has none.
+        answer: How many layers suffice, in lines, as the report writes it; so are the next two.
         verdict: The verdict in a sentence.
         certificate: ``certified`` in a sentence.
         descending_share: How often a layer lowers a sample's loss.
@@ -165,6 +158,7 @@ class Summary(Verdict, Provenance, File):
     anytime: list[AnytimeCurve] = Field(
         default_factory=lambda known: anytime_curves(known["layer_metrics"], known["higher_is_better"])
     )
+    answer: str = ""
     verdict: str = ""
     certificate: str = ""
     descending_share: float | None = None
@@ -241,144 +235,9 @@ class Summary(Verdict, Provenance, File):
         return self
 
     @property
-    def headline(self) -> str:
-        """Whether the layers chosen suffice within 2 percent, and whether that is certified."""
-        needed, within = self.layers_needed, tolerance_words(KEPT_WITHIN, self.higher_is_better)
-        choice, last = needed.choice(KEPT_WITHIN), "the last layer" if self.top == self.depth else f"layer {self.top}"
-        none = f"None of {self.depth} layers can be left out" if self.depth > 1 else "The only layer can't be left out"
-        if needed.baseline is None and needed.best and self.top < self.depth:
-            return self._ship(needed.best, choice)
-        if choice is None and needed.excluded and self.validation:
-            worse = needed.excluded.words(self.higher_is_better, self.full_depth)
-            here = "" if needed.last is None else f"; on {self.split} data {self._worse_words(needed.last)}"
-            return f"On {self.validation.samples} validation samples {last} is {worse}{here}"
-        if choice is None and needed.chosen:
-            return f"On validation data {last} is not within {within} of {self.full_depth}"
-        if choice is None and needed.baseline is None:
-            return f"It is not certain how many layers suffice within {within}"
-        if choice is None:
-            certain = "" if self.kept.get(needed.noise) == "broken" else "certain to be "
-            return f"{last[0].upper()}{last[1:]} is not {certain}within {within} of {self.full_depth}"
-        if choice.layer < self.top:
-            better = "" if needed.baseline else self.not_the_best
-            return f"{better} {choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)}".lstrip()
-        if needed.baseline is None and not needed.chosen:
-            certified = "estimated" if needed.bounded is False else "certified"
-            return f"No layer below the last one is {certified} within {within}"
-        if needed.baseline is None:
-            return f"{none} within {within}"
-        verb = {"proven": "is", "estimated": "is", "open": "may be", "broken": "is not"}[choice.state]
-        sure = f"{verb} within {within} of {self.full_depth}: {STATES[choice.state]}"
-        return f"{none}; the last one {sure}" if self.top == self.depth else f"{last[0].upper()}{last[1:]} {sure}"
-
-    @property
     def top(self) -> int:
         """The layer that counts as full depth: the last one, or the best."""
         return self.depth if self.layers_needed.top is None else self.layers_needed.top
-
-    def _ship(self, best: Gain, choice: Choice | None) -> str:
-        """That an inner layer is the best one, and whether still fewer layers suffice."""
-        within = tolerance_words(KEPT_WITHIN, self.higher_is_better)
-        words = best.words(self.higher_is_better, "the whole")
-        words += ", estimated" * (self.layers_needed.bounded is False)
-        if best.low > 0:
-            words = f"Ship layer {best.layer}: {words}"
-        else:
-            words = f"By validation data layer {best.layer} is the best; here it is {words}: open"
-        if choice is None or choice.layer == best.layer:
-            return words
-        fewer = choice.sentence(self.depth, KEPT_WITHIN, self.higher_is_better)
-        return f"{words}. {fewer.replace(within, f'{within} of layer {best.layer}', 1)}"
-
-    def _worse_words(self, choice: Choice) -> str:
-        """How much worse a choice is; of a metric that is not bounded nothing is sure."""
-        surely = "" if self.layers_needed.bounded is False else "surely "
-        return choice.worse_words(self.higher_is_better, surely)
-
-    def suffices(self) -> list[Sufficient]:
-        """A row for each tolerance: K, its metric, how sure that is, and its time."""
-        needed = self.layers_needed
-        metric, rows = self.layer_metrics.get(needed.noise), []
-        for percent, certain in needed.within.items():
-            within, choice = tolerance_words(percent, self.higher_is_better), needed.choice(percent)
-            if choice is None:
-                rows.append(Sufficient(within, "no layer" + " on validation data" * bool(needed.chosen), "", "", ""))
-                continue
-            layers = f"{choice.layer} of {self.depth} layers" if choice.layer else "the embedding alone"
-            state = "not enough" if choice.state == "broken" else STATES[choice.state]
-            itself = choice.layer == self.top and needed.baseline is None
-            if choice.layer == self.depth:
-                state = "none can be left out" + (f"; the last one {state}" if needed.baseline else "")
-            elif itself:
-                state = "the best"
-            if choice.state != "proven" and not itself and (worse := self._worse_words(choice)):
-                state += f", {'but ' * (choice.worse > percent)}{worse}"
-            if choice.state in ("open", "broken") and certain is not None and certain < self.top:
-                state += f"; {'estimated' if needed.bounded is False else 'certified'}: layer {certain}"
-            time = "" if choice.time is None else f"{100 * choice.time:.0f} % of the full time"
-            rows.append(Sufficient(within, layers, number(metric[choice.layer]) if metric else "", time, state))
-        return rows
-
-    def terms(self) -> list[str]:
-        """What `suffices` rests on, and whether the last layer is as good as the baseline's, in sentences."""
-        needed, within = self.layers_needed, tolerance_words(KEPT_WITHIN, self.higher_is_better)
-        metric, choice = self.layer_metrics.get(needed.noise), needed.choice(KEPT_WITHIN)
-        how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
-        alone = " for this one trained model; with another seed it may differ" * (self.method != "plain")
-        lines = [
-            f"{self.metric_name} at γ = {needed.noise:g}, held to {self.full_depth}. {how} on {self.split} data, with "
-            f"{CONFIDENCE:.0%} confidence{alone}."
-        ]
-        if needed.bounded is False:
-            lines.append(
-                f"{self.metric_name} is not known to have bounds, so no test can certify it. These are estimates: they "
-                "assume that there are no rare samples, which these data lack, on which a layer is much worse."
-            )
-        last = "The last layer" if self.top == self.depth else f"Layer {self.top}"
-        if levels := [level for level in sorted({0.0, needed.noise}) if level in self.kept]:
-            kept = ", ".join(f"{STATES[self.kept[level]]} at γ = {level:g}" for level in levels)
-            lines.append(f"{last.removeprefix('The ').capitalize()} within {within} of that: {kept}.")
-        if needed.why:
-            lines.append(f"It is not held to the plain training beside it: {needed.why}")
-        if metric and choice and choice.layer == self.depth > 1 and needed.baseline is None:
-            lines.append(
-                f"The last layer has {number(metric[-1])}, the one before it {number(metric[-2])}. A model that is "
-                "trained with fewer layers from the start may do as well."
-            )
-        if needed.last and needed.full is not None and metric:
-            worse = self._worse_words(needed.last)
-            both = f"{last} has {number(metric[self.top])}, the baseline's {number(needed.full)}"
-            lines.append(f"{both}{': ' * bool(worse)}{worse}.")
-            if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0:
-                lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
-        held_out = self.validation.metric if self.validation else []
-        beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
-        if beaten and held_out and self._better(held_out) is None:
-            own = first_within(held_out, held_out[-1], KEPT_WITHIN, higher_is_better=self.higher_is_better)
-            if own not in (None, self.depth):
-                lines.append(f"Held to its own last layer, layer {own} is within {within} on validation data.")
-        if needed.baseline or choice is None:
-            lines.append(self.not_the_best)
-        trained = [(each.steps, each.learning_rate) for each in (needed, self)]
-        if trained[0] != trained[1] and all(steps for steps, _ in trained):
-            theirs, ours = (
-                f"{steps:,} steps at the {'default learning rate' if rate is None else f'learning rate {rate}'}"
-                for steps, rate in trained
-            )
-            lines.append(f"The baseline had {theirs}, this model {ours}. Try each for both.")
-        if self.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
-            enough = float(f"{choice.times * self.samples:.2g}")
-            decide = "estimate" if needed.bounded is False else "certify"
-            lines.append(f"About {enough:,.0f} such samples would {decide} K within {within}, if no number changed.")
-        if self.commonest is not None and metric and self.samples:
-            error = math.sqrt(metric[-1] * (1 - metric[-1]) / self.samples)
-            if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= self.commonest:
-                chance = f"always naming the commonest class has {self.commonest:.3g}"
-                lines.append(f"The last layer may have learned nothing: {chance}.")
-        if self.few_groups:
-            count = f"{self.groups} group{'s' * (self.groups != 1)}"
-            lines.append(f"Too few samples to certify anything: {count}, at least {ENOUGH_GROUPS} are needed.")
-        return list(filter(None, lines))
 
     @property
     def learning_rate(self) -> JsonValue:
@@ -386,17 +245,15 @@ class Summary(Verdict, Provenance, File):
         return self.settings.get("learning_rate")
 
     @property
-    def not_the_best(self) -> str:
-        """That validation data choose a layer which is better than the last one by more than 2 percent; else empty."""
-        if self.top < self.depth:
-            return ""  # layers are held to it
+    def better_layer(self) -> int | None:
+        """The layer that validation data choose, if it is better than the last one by more than 2 percent here too."""
         metric = self.layer_metrics.get(self.layers_needed.noise)
-        best = self._better(self.validation.metric) if self.validation else None
-        if not metric or best is None or self._better([metric[best], metric[-1]]) is None:
-            return ""
-        return f"The last layer is not the best: layer {best} has {number(metric[best])}, it {number(metric[-1])}."
+        if self.top < self.depth or not metric or not self.validation:
+            return None  # layers are compared with the best one
+        best = self.better_on(self.validation.metric)
+        return None if best is None or self.better_on([metric[best], metric[-1]]) is None else best
 
-    def _better(self, metric: Sequence[float]) -> int | None:
+    def better_on(self, metric: Sequence[float]) -> int | None:
         """The best layer of a metric, if the last one is not within 2 percent of it; None where that diverged."""
         if not math.isfinite(metric[-1]):
             return None
@@ -404,30 +261,30 @@ class Summary(Verdict, Provenance, File):
         return None if is_kept(metric[-1], metric[best], self.higher_is_better) else best
 
     @property
-    def answer(self) -> str:
-        """How many layers suffice, and whether the last one keeps the baseline's quality, in lines."""
-        rows = self.suffices()
-        columns = [column for column in zip(*rows, strict=True) if any(column)]
-        widths = [max(map(len, column)) for column in columns]
-        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True)]
-        return "\n".join([f"{self.headline}.", *(f"  within {row}" for row in table), *self.terms()])
-
-    @property
-    def full_depth(self) -> str:
-        """To what layers are held, in words."""
-        needed = self.layers_needed
-        by_best = needed.compared_with == "best"
-        if needed.baseline is None:
-            return f"its own best layer, {self.top}" if self.top < self.depth else "its own full depth"
-        seed = "" if needed.seed in (None, self.seed) else f" of seed {needed.seed}"
-        layer = f"the best layer, {needed.full_layer}," if by_best else "the full depth"
-        return f"{layer} of {run_name(Path(needed.baseline))}{seed}"
-
-    @property
-    def metric_name(self) -> str:
-        """The metric's name for readers."""
-        acronym = len(self.metric) <= 4 and self.metric != "loss"
-        return self.metric.upper() if acronym else self.metric.replace("_", " ").capitalize()
+    def dual(self) -> Dual | None:
+        """How far λ is from a saddle point; None where training asked for nothing or λ is not known."""
+        if not (self.asked and self.multipliers and self.violations):
+            return None
+        losses, multipliers = self.layer_losses[self.train_noise], [self.cap_multiplier or 0.0, *self.multipliers]
+        objective, violations = losses[-1], [self.cap_violation or 0.0, *self.violations]
+        slack = [self.cap_slack or 0.0, *(self.slack or [0.0] * self.depth)]
+        if self.target == "geometric":  # λ is a price in units of the objective, of violations relative to f_{l−1}
+            units, price = [losses[0], *losses[:-1]], 1.0
+        else:
+            units, price = [1.0] * len(losses), objective
+        excess = [by / (unit or math.nan) - less for by, unit, less in zip(violations, units, slack, strict=True)]
+        most = math.inf if self.max_multiplier is None else self.max_multiplier
+        at_maximum = [
+            layer
+            for layer, (multiplier, by) in enumerate(zip(multipliers, excess, strict=True))
+            if multiplier >= most and by > 0
+        ]
+        slackness = [
+            multiplier * by / (price or math.nan) if multiplier and layer not in at_maximum else 0.0
+            for layer, (multiplier, by) in enumerate(zip(multipliers, excess, strict=True))
+        ]
+        unmet = [layer for layer in self.violated if not excess[layer] <= 0 and layer not in at_maximum]
+        return Dual(objective, multipliers, slackness, unmet, at_maximum)
 
     @property
     def family(self) -> str:

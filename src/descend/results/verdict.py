@@ -111,18 +111,14 @@ class Verdict(Part):
         return "holds" if self.certain else "undecided"
 
     @property
-    def missed(self) -> str:
-        """By how many percent of their bounds the broken constraints are missed, such as "14 to 21 %"; else empty."""
+    def missed(self) -> list[float]:
+        """By which share of their bounds the broken constraints are missed, where that is known."""
         violations, bounds = [self.cap_violation, *self.violations], [self.cap, *self.bounds]
-        shares = [
-            100 * violation / bound
+        return [
+            violation / bound
             for layer, (violation, bound) in enumerate(zip(violations, bounds, strict=False))
             if layer in self.violated and violation is not None and math.isfinite(violation) and bound
         ]
-        if not shares:
-            return ""
-        low, high = (f"{each:.0f}" for each in (min(shares), max(shares)))
-        return f"{low} %" if low == high else f"{low} to {high} %"
 
     @property
     def worst(self) -> float:
@@ -137,7 +133,7 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
     chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
     proven = [layer for layer in verdict.violated if layer not in chance]
     misses = "misses its bound" if len(chance) == 1 else "miss their bounds"
-    missed = f"{_listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
+    missed = f"{listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
     breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
     more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
     sentences: dict[Status, str] = {
@@ -150,21 +146,14 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
         "holds": f"Feasible: every constraint holds on {data}.",
         "undecided": (
             f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded for "
-            f"{_listed(verdict.undecided) or 'some'}."
+            f"{listed(verdict.undecided) or 'some'}."
         ),
         "not_significant": (
             f"INFEASIBLE, but not proven: {missed} on {data}, which may be chance. Evaluate on more samples."
         ),
-        "broken": f"INFEASIBLE: {_listed(proven) or 'some layers'} {breaks} on {data}.{more}",
+        "broken": f"INFEASIBLE: {listed(proven) or 'some layers'} {breaks} on {data}.{more}",
     }
     return sentences[verdict.status]
-
-
-def missed_sentence(verdict: Verdict) -> str:
-    """Of an open verdict by how much bounds are missed, and what to lower; else empty."""
-    if verdict.status != "open" or not verdict.missed:
-        return ""
-    return f"These are missed by {verdict.missed}: a lower --strength or --alpha asks for less."
 
 
 def certificate_sentence(verdict: Verdict) -> str:
@@ -177,7 +166,7 @@ def certificate_sentence(verdict: Verdict) -> str:
     return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
 
 
-def _listed(constraints: Sequence[int]) -> str:
+def listed(constraints: Sequence[int]) -> str:
     """Constraints by name, such as "the cap and layers 1, 2"."""
     layers = [str(layer) for layer in constraints if layer]
     words = ["the cap"] if 0 in constraints else []

@@ -16,7 +16,6 @@ from descend.declared import flag_of
 from descend.errors import InputError, refuse
 from descend.evaluation.early import exits, latency, speculation
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
-from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import (
     decided,
     energies,
@@ -48,7 +47,7 @@ from descend.results import (
     refuse_foreign,
     write_card,
 )
-from descend.run.describing import run_card
+from descend.run.describing import evaluated, run_card
 from descend.run.loading import of_model, of_run
 from descend.run.training import tell
 from descend.seeds import Stream, derived
@@ -261,7 +260,7 @@ def evaluate(
         evaluators.append(partial(speculation, ignored=IGNORED))
     if run_data is not None and split == "test":
         evaluators.append(on_validation(subject, run_data.validation, most=most, noise=validation_noise))
-    summary = evaluate_subject(subject, evaluators, folder=place)
+    summary = evaluated(subject, evaluators, place)
     if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
         certified = CertifiedExit(**bound.model_dump(include=set(CertifiedExit.model_fields)))
         certified.write(carrier / CERTIFIED_FILE)
@@ -392,7 +391,7 @@ def evaluate_frozen(
             batches=batches,
             compare_with=compare_with or "best",
         )
-        return evaluate_subject(subject, [latency, on_validation(subject, validation)], folder=out)
+        return evaluated(subject, [latency, on_validation(subject, validation)], out)
 
 
 def _recipe_of(config: PreTrainedConfig, model: str) -> str:

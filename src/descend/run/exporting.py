@@ -27,6 +27,9 @@ from descend.models import (
     plain_output,
     refuse_broken,
 )
+from descend.report.answer import Answer
+from descend.report.terminal import answer_lines
+from descend.report.words import full_depth_words, metric_name, tolerance_words
 from descend.results import (
     CONFIDENCE,
     MODELS,
@@ -40,7 +43,6 @@ from descend.results import (
     read_config,
     read_summary,
     read_trained,
-    tolerance_words,
     write_card,
 )
 from descend.run.describing import LOADING, run_card
@@ -115,11 +117,11 @@ def choose(
     needed, top = summary.layers_needed, summary.top
     certain, choice = needed.within.get(int(tolerance)), needed.chosen.get(int(tolerance))
     unbounded = needed.bounded is False
-    whole = f"{within} of {summary.full_depth}"
+    whole = f"{within} of {full_depth_words(summary)}"
     refuse(
         (
             how == CERTIFIED and unbounded,
-            f"no test certifies layers by {summary.metric_name}, which is not known to have bounds. Test data "
+            f"no test certifies layers by {metric_name(summary)}, which is not known to have bounds. Test data "
             f"estimate, with {CONFIDENCE:.0%} confidence, that {'no layer' if certain is None else f'layer {certain}'} "
             f"is within {whole}. Name the layers, or take --layers {AUTO}, the choice of validation data.",
         ),
@@ -141,7 +143,7 @@ def choose(
     if how == AUTO:
         rows[layer] += f" <- chosen within {within}"
     title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
-    lines = [title, *rows, summary.answer]
+    lines = [title, *rows, answer_lines(Answer.of(summary))]
     if how == CERTIFIED:
         lines.append(f"Test data certify layer {layer} within {within}.")
     elif (certain is None or layer < certain) and (needed.baseline or layer < top):

@@ -18,7 +18,6 @@ from transformers.trainer_utils import RemoveColumnsCollator, has_length
 from descend.errors import MissingPackageError, refuse, refusing
 from descend.evaluation.early import latency
 from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
-from descend.evaluation.evaluate import evaluate as evaluate_subject
 from descend.evaluation.evaluators import decided, input_metrics, on_validation
 from descend.evaluation.layers import Batches, embedding_std
 from descend.evaluation.needed import NO_BEST, Evaluated
@@ -39,7 +38,7 @@ from descend.results import (
     put,
     refuse_foreign,
 )
-from descend.run.describing import stored
+from descend.run.describing import evaluated, stored
 from descend.run.loading import dual_entries, provenance_of, settings_of, trained_problem
 from descend.tasks import Task
 from descend.training import DescentMixin
@@ -166,7 +165,7 @@ def evaluate(
     if folder is not None:  # they are for the page alone
         tokenizer = None if trainer is None else trainer.tokenizer_to_save
         evaluators.append(partial(decided, tokenizer=tokenizer, count=SHOWN))
-    summary = evaluate_subject(subject, evaluators, folder=folder)
+    summary = evaluated(subject, evaluators, folder)
     if folder is not None:
         if trainer is not None:
             records = trainer.args.folder / RECORDS_FILE
@@ -226,7 +225,7 @@ def _subject(
             "temperature": trainer.temperature,
             "seconds": trainer.seconds if trainer.state.global_step else None,
             "steps": trainer.state.global_step or None,
-            **dual_entries(dual.multipliers.tolist(), dual.slack[1:].tolist(), dual.moved),
+            **dual_entries(dual.multipliers.tolist(), dual.slack.tolist(), dual.moved, args),
         }
     label = f"{type(network.saved).__name__}-{network.depth}"
     return Subject(

@@ -1,12 +1,15 @@
 """Load a model with what it is evaluated on: the recipe of a run's folder, or that of a saved model."""
 
+import json
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 
 from descend.core import DescentProblem
+from descend.core.rules import PriceAscent
 from descend.errors import InputError, MissingPackageError, refusing
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
@@ -15,7 +18,6 @@ from descend.recipes import RECIPES, Recipe, Restored
 from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,
-    LAST_TRAINED,
     Provenance,
     Trained,
     check_model,
@@ -24,7 +26,7 @@ from descend.results import (
 )
 from descend.run.describing import WRITTEN
 from descend.tasks.text.tokens import KEEP_MARKUP
-from descend.training.config import DescentConfig, problem_of
+from descend.training.config import DescentArguments, DescentConfig, problem_of
 
 EXECUTION = ("bf16", "fp16", "tf32", "deepspeed", "fsdp", "ddp_", "torch_compile", "accelerator", "parallelism")
 """Prefixes of training arguments that depend on the machine: a run is evaluated on other machines, too."""
@@ -99,7 +101,9 @@ def of_run(folder: Path, model: str) -> LoadedModel:
     with refusing(f"{path} describes no problem", AGAIN, passing=MissingPackageError):
         problem = args.problem(network.depth, network.first_layer)
     trained = read_trained(folder / model)
-    sigma, dual = read_dual((folder if model == "model" else folder / model) / DUAL_FILE)
+    sigma, multipliers, slack, moved = read_dual((folder if model == "model" else folder / model) / DUAL_FILE)
+    # The file has no slack of the cap: implicit slack follows from λ, and explicit slack is 0 after each epoch.
+    of_cap = args.resolved("resilience") * multipliers[0] if args.slack == "implicit" else 0.0
     provenance = Provenance(
         recipe=config.recipe,
         method=config.method,
@@ -110,7 +114,7 @@ def of_run(folder: Path, model: str) -> LoadedModel:
         seconds=config.seconds,
         steps=config.steps,
         temperature=trained.temperature if trained else config.temperature if model == "model" else None,
-        **dual,
+        **dual_entries(multipliers, [of_cap, *slack], moved, args),
     )
     return LoadedModel(recipe, restored, args, problem, sigma, provenance)
 
@@ -175,7 +179,8 @@ def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
             "seed": trained.seed,
             "settings": settings_of({"noise": trained.noise, **trained.problem}, set()),
             "temperature": trained.temperature,
-            "note": f"{LAST_TRAINED} {trained.version}, with the method {trained.method}.{part}",
+            "without_run": True,
+            "note": f"Last trained by Descend {trained.version}, with the method {trained.method}.{part}",
         }
     return Provenance(**entries | known)
 
@@ -185,30 +190,45 @@ def _restored(recipe: Recipe, folder: Path) -> Restored:
         return recipe.restore(str(folder))
 
 
-def read_dual(path: Path) -> tuple[float, dict[str, Any]]:
-    """σ_x and the entries of `dual_entries`, of a file that `DescentTrainer.save_dual` wrote.
+def read_dual(path: Path) -> tuple[float, list[float], list[float], bool]:
+    """A file that `DescentTrainer.save_dual` wrote.
 
     Args:
         path: The file.
+
+    Returns:
+        σ_x; λ, L+1 numbers, the cap's first; the layers' slack, L numbers; and whether a dual step was taken.
     """
     with refusing(f"{path} can't be loaded", AGAIN):
         tensors: Any = load_file(path)
         moved = bool(tensors.get("moved", True))  # older files do not say
         names = ("multipliers", "cap_multiplier", "slack", "sigma")
         multipliers, cap, slack, sigma = (tensors[name].tolist() for name in names)
-        return sigma, dual_entries([cap, *multipliers], slack, moved)
+        return sigma, [cap, *multipliers], slack, moved
 
 
-def dual_entries(multipliers: list[float], slack: list[float], moved: bool) -> dict[str, Any]:
+def dual_entries(multipliers: list[float], slack: list[float], moved: bool, args: DescentArguments) -> dict[str, Any]:
     """The entries of `Provenance` on the dual.
 
     Args:
         multipliers: λ, L+1 numbers; the first is the cap's.
-        slack: The layers' slack, L numbers.
+        slack: L+1 numbers; the first is the cap's.
         moved: Whether a dual step was taken: λ may start above 0.
+        args: The settings of the training.
     """
     binding = [layer for layer, value in enumerate(multipliers) if value > 0 and moved]
-    return {"multipliers": multipliers[1:], "cap_multiplier": multipliers[0], "slack": slack, "binding": binding}
+    highest = None
+    if args.resolved("dual_optimizer") == "price":
+        usual = signature(PriceAscent).parameters["price"].default
+        highest = json.loads(args.dual_optim_args or "{}").get("price", usual)
+    return {
+        "multipliers": multipliers[1:],
+        "cap_multiplier": multipliers[0],
+        "max_multiplier": highest,
+        "slack": slack[1:],
+        "cap_slack": slack[0],
+        "binding": binding,
+    }
 
 
 def settings_of(every: dict[str, Any], idle: set[str]) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
+
+from descend.report.answer import Answer
+from descend.report.words import drafts_words, exits_words, method_words, missed_words, number
+from descend.results import Summary, Verdict
+
+
+def with_words(summary: Summary) -> Summary:
+    """The summary with the sentences that its file keeps for scripts."""
+    answer = Answer.of(summary)
+    words = {"answer": answer_lines(answer), "verdict": answer.verdict, "certificate": answer.certificate}
+    return summary.model_copy(update=words)
+
+
+def answer_lines(answer: Answer) -> str:
+    """How many layers suffice, and whether the last one keeps the baseline's quality."""
+    columns = [column for column in zip(*(row.texts for row in answer.rows), strict=True) if any(column)]
+    widths = [max(map(len, column)) for column in columns]
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+    return "\n".join([f"{answer.headline}.", *(f"  within {row}" for row in table), *answer.terms])
+
+
+def run_lines(summary: Summary) -> list[str]:
+    """A run: its metric, how many layers suffice, the verdict and the dual if it was asked for descent, its layers."""
+    answer, pairs = Answer.of(summary), zip(summary.noise, summary.values, strict=True)
+    curve = ", ".join(f"{number(value)} at γ = {level:g}" for level, value in pairs)
+    given = summary.input_metrics.get(summary.train_noise)
+    noisy = "" if given is None else f"; the noisy input itself has {number(given)} at γ = {summary.train_noise:g}"
+    lines = [
+        f"{summary.model} {method_words(summary)} on {summary.dataset}: {summary.metric} {curve}{noisy}.",
+        answer_lines(answer),
+    ]
+    if summary.asked:
+        verdict = (answer.verdict, missed_sentence(summary), answer.certificate)
+        lines.append(" ".join(filter(None, verdict)))
+        lines += filter(None, [answer.dual])
+    lines += _layers(answer)
+    if summary.exit is not None:
+        lines.append(exits_words(summary.exit, summary.metric))
+    if summary.speculation is not None:
+        lines.append(drafts_words(summary.speculation, summary.depth))
+    return lines
+
+
+def missed_sentence(verdict: Verdict) -> str:
+    """Of an open verdict by how much bounds are missed, and what to lower; else empty."""
+    if verdict.status != "open" or not verdict.missed:
+        return ""
+    return f"These are missed by {missed_words(verdict)}: a lower --strength or --alpha asks for less."
+
+
+def _layers(answer: Answer) -> list[str]:
+    """A line for each layer at the training noise: its metric, its time, and its loss and λ where that had to fall."""
+    summary, constraints = answer.summary, {each.layer: each for each in answer.constraints}
+    values, losses = summary.layer_metrics.get(summary.train_noise, []), summary.layer_losses[summary.train_noise]
+    best = (max if summary.higher_is_better else min)(values, default=None)
+    times = summary.latency.milliseconds if summary.latency else []
+    rows = [f"Layers at γ = {summary.train_noise:g}:"] if values else []
+    for layer, value in enumerate(values):
+        share = f", {times[layer] / times[-1]:4.0%} of the time" if times else ""
+        loss = f", loss {number(losses[layer])}" if summary.asked and summary.metric != "loss" else ""
+        if (constraint := constraints.get(layer)) is not None:
+            loss += "" if constraint.bound is None or not loss else f" of at most {constraint.bound:.4g}"
+            loss += "" if constraint.multiplier is None else f", λ {number(constraint.multiplier)}"
+        rows.append(
+            f"layer {layer:2}: {summary.metric} {number(value)}{loss}{share}{' <- best' if value == best else ''}"
+        )
+    return rows

@@ -1,0 +1,158 @@
+"""The words that terminal, page and card share: numbers, tolerances, how sure something is, and single findings."""
+
+import math
+from pathlib import Path
+
+from descend.results import (
+    ENOUGH_GROUPS,
+    Choice,
+    Exits,
+    Gain,
+    Guarantee,
+    Kept,
+    Speculation,
+    Summary,
+    Verdict,
+    run_name,
+)
+
+STATES: dict[Kept, str] = {
+    "proven": "certified",
+    "estimated": "estimated, 95 %",
+    "open": "open",
+    "broken": "refuted",
+}
+"""Whether layers are within a tolerance, for readers."""
+
+
+def number(value: float | None) -> str:
+    """A number for a reader: a dash for none, and a word for one that is not finite."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return "diverged"
+    size = abs(value)
+    return f"{value:.0f}" if size >= 1e4 else f"{value:.2f}" if size >= 1 or value == 0 else f"{value:.3g}"
+
+
+def tolerance_words(percent: float, higher_is_better: bool) -> str:
+    """A tolerance with its unit: points of a metric that is better when higher, else percent of full depth's."""
+    return f"{percent:g} point{'s' * (percent != 1)}" if higher_is_better else f"{percent:g} %"
+
+
+def layers_words(layer: int, depth: int) -> str:
+    """The first K of so many layers."""
+    return f"{layer} of {depth} layers" if layer else "the embedding alone"
+
+
+def capitalized(words: str) -> str:
+    """The same with a capital letter first; names in them stay as they are."""
+    return words[:1].upper() + words[1:]
+
+
+def metric_name(summary: Summary) -> str:
+    """The metric's name."""
+    acronym = len(summary.metric) <= 4 and summary.metric != "loss"
+    return summary.metric.upper() if acronym else summary.metric.replace("_", " ").capitalize()
+
+
+def method_words(summary: Summary) -> str:
+    """The method of a run's training; that of a model without its run is the last that Descend trained it with."""
+    if summary.without_run:
+        return f"(last trained by Descend with {summary.method})"
+    return "as given" if summary.method == "plain" else summary.method
+
+
+def full_depth_words(summary: Summary) -> str:
+    """What layers are compared with."""
+    needed = summary.layers_needed
+    if needed.baseline is None:
+        return f"its own best layer, {summary.top}" if summary.top < summary.depth else "its own full depth"
+    seed = "" if needed.seed in (None, summary.seed) else f" of seed {needed.seed}"
+    layer = f"the best layer, {needed.full_layer}," if needed.compared_with == "best" else "the full depth"
+    return f"{layer} of {run_name(Path(needed.baseline))}{seed}"
+
+
+def worse_words(choice: Choice, summary: Summary) -> str:
+    """How much worse K is than full depth, or better, and at most, as far as that is known."""
+    unit = "points" if summary.higher_is_better else "%"
+    surely = "" if summary.layers_needed.bounded is False else "surely "
+    worse, at_most = choice.worse, choice.at_most
+    if not math.isfinite(worse):
+        return f"at most {at_most:.1f} {unit} worse" if math.isfinite(at_most) else ""
+    words = f"{abs(worse):.1f} {unit} {'worse' if worse > 0 else 'better'}" if abs(worse) >= 0.05 else "the same"
+    if not math.isfinite(at_most) or abs(at_most) < 0.05:
+        return words
+    end = f"at least {-at_most:.1f}" if at_most < 0 else f"at most {at_most:.1f}{' worse' * (worse <= 0)}"
+    return f"{words}, {surely}{end}"
+
+
+def gain_words(gain: Gain, higher_is_better: bool, other: str) -> str:
+    """How much better a layer is than the ``other``, or worse, with its interval."""
+    unit, low, high = "points" if higher_is_better else "%", gain.low, gain.high
+    if not math.isfinite(gain.gain):
+        return f"not finite, unlike {other}"
+    words = f"{abs(gain.gain):.1f} {unit} {'better' if gain.gain >= 0 else 'worse'} than {other}"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return words
+    ends = (low, high) if gain.gain >= 0 else (-high, -low)
+    return f"{words} (95 %: {' to '.join(f'{each:.1f}' for each in ends)})".replace("-", "−")
+
+
+def missed_words(verdict: Verdict) -> str:
+    """By how many percent of their bounds the broken constraints are missed, such as "14 to 21 %"; else empty."""
+    shares = verdict.missed
+    if not shares:
+        return ""
+    low = f"{100 * min(shares):.0f}"
+    high = f"{100 * max(shares):.0f}"
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def groups_words(groups: int | None) -> str:
+    """That samples are of too few groups."""
+    return f"{groups} group{'s' * (groups != 1)}, at least {ENOUGH_GROUPS} are needed"
+
+
+def exits_words(exits: Exits, metric: str) -> str:
+    """What early exits cost and save."""
+    chosen = exits.chosen
+    bound = "" if exits.guarantee is None else f" {guarantee_words(exits.guarantee)}"
+    if chosen.threshold is None:
+        return bound.strip() or "No exit was chosen: all samples go to full depth."
+    return (
+        f"Early exits at a confidence of {chosen.threshold:g}, chosen on validation data, use {chosen.layers:.2f} "
+        f"of {exits.depth} layers on average and {chosen.time_ratio:.2f} of the time: {metric} {chosen.value:.3f} "
+        f"against {exits.full:.3f} at full depth, on clean inputs.{bound}"
+    )
+
+
+def guarantee_words(guarantee: Guarantee) -> str:
+    """The bound of an exit threshold, what it rests on, and what the test data say."""
+    risk, confidence = (f"{100 * each:g} %" for each in (guarantee.risk, guarantee.confidence))
+    data = f"{guarantee.validation} validation samples in {guarantee.groups} independent groups"
+    if guarantee.threshold is None:
+        why = (
+            f"this takes at least {guarantee.needed} groups"
+            if guarantee.groups < guarantee.needed
+            else "even the safest threshold loses too many answers"
+        )
+        return (
+            f"No exit is certified for a risk of {risk} at {confidence} confidence on {data}: {why}. All samples "
+            "go to full depth; give more data or allow a higher risk."
+        )
+    share = guarantee.test_risk
+    tested = "" if share is None else f", and {share:.2%} of the {guarantee.test} evaluated here"
+    return (
+        f"With {confidence} confidence at most {risk} of samples like the validation data lose an answer that full "
+        f"depth has right, at γ = {guarantee.noise:g}: {guarantee.losses} of {data} did there{tested}."
+    )
+
+
+def drafts_words(speculation: Speculation, depth: int) -> str:
+    """How often the best of the first layers agree with the whole model."""
+    if not speculation.layers:
+        return "No prompt leaves room for an answer to draft."
+    best = max(speculation.layers, key=lambda drafts: drafts.acceptance)
+    share = f"{100 * best.acceptance:.0f} %"
+    return f"The first {best.layer} of {depth} layers agree with {share} of the tokens of the answers."
