@@ -280,6 +280,26 @@ class Checkpoints:
 
         return self.ranks.from_main(look)
 
+    def chosen(self, resume: str | bool | None) -> str | None:
+        """The checkpoint to resume from.
+
+        Args:
+            resume: Its path, or True for the newest undamaged one of the run.
+
+        Raises:
+            InputError: If it is damaged or another trainer's, or there is none.
+        """
+        checkpoint = resume or None
+        if checkpoint is True:
+            checkpoint = self.newest()
+            others = self.ranks.from_main(lambda: any_checkpoints(self.args.folder))  # another trainer's: said below
+            if checkpoint is None and not others:
+                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
+            checkpoint = checkpoint or str(others[-1])
+        if checkpoint is not None and (fault := self.ranks.from_main(lambda: unusable(Path(checkpoint)))):
+            raise InputError(fault)
+        return checkpoint
+
     def rename_damaged_best(self, best: Path, instead: str) -> bool:
         """Rename the best checkpoint and warn, if it is damaged or missing; whether it is.
 

@@ -1,14 +1,18 @@
-"""What a trainer looks at once: methods of the user's class, metrics, and heads that do not learn."""
+"""What a trainer looks at once: the user's methods, the choice of the best model, metrics, heads that do not learn."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
+from transformers.trainer_utils import has_length
 
 from descend.errors import InputError, reason
 from descend.models import HookedModel, LayeredCausalLM, LayeredModel, LibraryModel, evaluating
+from descend.tasks import Task
 from descend.tasks.text.classification import IGNORED
+from descend.training.config import DescentArguments
 from descend.training.measuring import Measurer, Predictions
 
 logger = logging.getLogger(__name__)
@@ -21,6 +25,47 @@ def overriding(kind: type, name: str) -> list[type]:
     """The classes of a user's trainer that define a method, those first that Python looks at first."""
     packages = ("descend", "transformers", "trl")
     return [each for each in kind.__mro__ if name in vars(each) and each.__module__.partition(".")[0] not in packages]
+
+
+def check_selection(
+    args: DescentArguments,
+    task: Task,
+    datasets: Mapping[str, Any],
+    measured: set[str],
+    *,
+    evaluates: bool,
+    further: bool,
+) -> None:
+    """Check the evaluation data and ``metric_for_best_model``, and which way that metric is better.
+
+    Args:
+        args: The training arguments.
+        task: The task, with its metric.
+        datasets: The evaluation sets by name; a single one has the empty name.
+        measured: The metrics of an evaluation.
+        evaluates: Whether there are evaluations during training.
+        further: Whether there may be further metrics, of the user's.
+
+    Raises:
+        InputError: If a set is too small, or the metric is none of an evaluation's.
+    """
+    for name, data in datasets.items():
+        if evaluates and has_length(data) and len(data) < 2:  # a verdict has a confidence interval
+            which = f"eval_dataset {name}".rstrip()
+            raise InputError(f"{which} must hold at least 2 samples; got {len(data)}. Leave it out, or give more.")
+    names = [name for name in datasets if name]
+    chosen = (args.metric_for_best_model or "").removeprefix("eval_")
+    if chosen in measured and names:
+        raise InputError(
+            f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
+            f"{chosen!r}."
+        )
+    if evaluates and not further:
+        args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
+    # Transformers takes a metric for higher-is-better unless its name ends in loss.
+    falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
+    if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
+        args.greater_is_better = False
 
 
 def try_metrics(

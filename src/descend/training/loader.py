@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -52,23 +53,18 @@ class Share(BatchSampler):
         return (samples[self._own] or samples[:1] for samples in super().__iter__())
 
 
+@dataclass
 class Loader:
-    """Which samples the micro-batches of this rank hold: each sample of an epoch is counted once.
+    """Which samples the micro-batches of this rank hold: each sample of an epoch is counted once."""
 
-    Args:
-        task: The task, which finds the targets of a batch.
-        args: The training arguments.
-        accelerator: Accelerate's, whose loader knows the last batch of an epoch.
-        ranks: The processes of the run.
-    """
-
-    def __init__(self, task: Task, args: TrainingArguments, accelerator: Accelerator, ranks: Ranks):
-        self.task = task
-        self.args = args
-        self.accelerator = accelerator
-        self.ranks = ranks
-        self.idles = False
-        """Whether this rank's last batch of an epoch is empty."""
+    task: Task
+    """Finds the targets of a batch."""
+    args: TrainingArguments
+    accelerator: Accelerator
+    """Knows the last batch of an epoch."""
+    ranks: Ranks
+    idles: bool = False
+    """Whether this rank's last batch of an epoch is empty."""
 
     def collator(self, collate: Callable[[list[Any]], Any], dataset: Any) -> Callable[[list[Any]], Any]:
         """A collator of training batches, which finds the targets of a language model already in the loader."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,27 +60,17 @@ class Predictions:
         return denumpify_detensorize(found)
 
 
+@dataclass
 class Measurer:
-    """Reads the layers of a model outside its forward pass, also where its parameters are shards.
+    """Reads the layers of a model outside its forward pass, also where its parameters are shards."""
 
-    Args:
-        objective: The layer losses of the model, as they are trained.
-        args: The training arguments, with the batch size.
-        on_device: Moves a batch to the model's device.
-        context: Opens the context of a forward pass, such as autocast.
-    """
-
-    def __init__(
-        self,
-        objective: Objective,
-        args: TrainingArguments,
-        on_device: Callable[[dict[str, Any]], dict[str, Any]],
-        context: Callable[[], AbstractContextManager[Any]],
-    ):
-        self.objective = objective
-        self.args = args
-        self.on_device = on_device
-        self.context = context
+    objective: Objective
+    """The layer losses of the model, as they are trained."""
+    args: TrainingArguments
+    on_device: Callable[[dict[str, Any]], dict[str, Any]]
+    """Moves a batch to the model's device."""
+    context: Callable[[], AbstractContextManager[Any]]
+    """Opens the context of a forward pass, such as autocast."""
 
     @property
     def tempers(self) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 from descend.core import DescentProblem, PrimalDual
@@ -11,36 +12,32 @@ from descend.results import Verdict
 from descend.training.config import DescentArguments
 
 
+@dataclass
 class Selection:
-    """Chooses the best model of a run among those that are evaluated.
+    """Chooses the best model of a run among those that are evaluated."""
 
-    Args:
-        args: The training arguments, with ``metric_for_best_model``.
-        method: The method, which says whether the constraints are asked for.
-        dual: The multipliers, which know the problem and the warm-up.
-        names: The names of the trainer's evaluation sets; a single one has the empty name.
-    """
-
-    def __init__(
-        self, args: DescentArguments, method: Method, dual: PrimalDual[DescentProblem], names: Collection[str]
-    ):
-        self.args = args
-        self.method = method
-        self.dual = dual
-        self.names = names or [""]
-        self.verdict: Verdict | None = None
-        """That of the last evaluation of the trainer's own data, or of the best model if it was loaded."""
-        self.chooses = False
-        """Whether the last evaluation was on the trainer's own data; early stopping counts no other."""
-        self.restart()
+    args: DescentArguments
+    method: Method
+    """Says whether the constraints are asked for."""
+    dual: PrimalDual[DescentProblem]
+    """Knows the problem and the warm-up."""
+    names: Collection[str]
+    """The names of the trainer's evaluation sets; a single one has the empty name."""
+    verdict: Verdict | None = None
+    """That of the last evaluation of the trainer's own data, or of the best model if it was loaded."""
+    chooses: bool = False
+    """Whether the last evaluation was on the trainer's own data; early stopping counts no other."""
+    least: float = math.inf
+    """The lowest loss of a feasible model."""
+    best_meets: bool = False
+    """Whether the best model so far is feasible."""
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    """Those of this process's evaluations of the trainer's own data, by step."""
 
     def restart(self) -> None:
         """Start over for a new run; the last verdict stays."""
-        self.least = math.inf
-        """The lowest loss of a feasible model."""
-        self.best_meets = False
-        """Whether the best model so far is feasible."""
-        self._verdicts: dict[int, Verdict] = {}
+        self.least, self.best_meets = math.inf, False
+        self.verdicts.clear()
 
     @property
     def problem(self) -> DescentProblem:
@@ -63,7 +60,7 @@ class Selection:
         Returns:
             Whether the model is feasible, and its mean loss is the lowest of those that are.
         """
-        self.verdict = self._verdicts[step] = max(verdicts, key=lambda each: each.worst)
+        self.verdict = self.verdicts[step] = max(verdicts, key=lambda each: each.worst)
         loss = sum(losses) / len(losses)
         feasible = self.method.asks and all(each.feasible for each in verdicts)
         if not (feasible and loss < self.least):
@@ -73,7 +70,7 @@ class Selection:
 
     def loaded(self, step: int) -> None:
         """Take back the verdict at the step of a model that was loaded; None if another process gave it."""
-        self.verdict = self._verdicts.get(step)
+        self.verdict = self.verdicts.get(step)
 
     def is_best(self, metrics: dict[str, float], best: float | None) -> bool:
         """Whether a model is the best so far, see `beats_best`; always False during warm-up."""

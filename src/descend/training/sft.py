@@ -15,13 +15,11 @@ from descend.errors import InputError, reason, refuse
 from descend.evaluation.layers import LayerLosses, WatchRows
 from descend.models import LayeredCausalLM, changed, refuse_claims, refuse_unsafe
 from descend.noise import Noise
-from descend.results import Verdict
 from descend.settings import SFTSettings
 from descend.tiles import TargetSample, entropies
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import SFTHooks, refuse_arguments
-from descend.training.measuring import Predictions
 
 
 @dataclass
@@ -99,14 +97,10 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         self._entropy: list[Tensor] = []
         return lambda logits: self._entropy.append(entropies(logits).cpu().double())
 
-    def _named_metrics(
-        self, layers: LayerLosses, verdict: Verdict, prefix: str, predictions: Predictions | None
-    ) -> dict[str, float]:
+    def _further_metrics(self, layers: LayerLosses) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
         tokens = (self.step.logged.others + self.ranks.sum(self.step.since_log.others))[3].item()
-        theirs = _of_trl(layers.metrics[-1], entropy, tokens)
-        metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
-        return metrics | super()._named_metrics(layers, verdict, prefix, predictions)
+        return _of_trl(layers.metrics[-1], entropy, tokens)
 
     def __init__(
         self,

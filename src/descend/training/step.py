@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class Step:
         self.objective = objective
         self.method = method
         self.dual = dual
+        self.constrained = dual.problem.constrained
         self.accelerator = accelerator
         self.ranks = ranks
         self.folder = folder
@@ -89,11 +91,10 @@ class Step:
         step, steps = state.global_step, state.max_steps
         self.objective.begin(step, self.micro_batches)
         self.method.before_pass(step, steps, self.micro_batches)
-        weights, inner = self.method.weights(step, steps), self.method.inner or self.objective.own
-        batch = model(weights=weights, inner=inner, **inputs)
+        batch = model(weights=self.method.weights(step, steps), inner=self.method.inner, **inputs)
         self.micro_batches += 1
         self.sums.add(batch.losses, idle=idle)
-        if batch.targets and not batch.lagrangian.requires_grad:
+        if not batch.lagrangian.requires_grad and batch.targets:
             raise InputError(
                 "there is nothing to train: the loss of the last layer depends on no parameter with requires_grad. "
                 "Look for torch.no_grad or detach in the model or its readout."
@@ -114,11 +115,12 @@ class Step:
         """
         if not self.micro_batches:  # Transformers calls `compute_loss` before every step
             raise InputError(LOSS_IS_OURS.format("did not call super().compute_loss(...)"))
-        self.norm, self.scale = None, self._scale()
-        if norm is not None and self.accelerator.scaler is None:  # a scaler checks gradients and skips the step itself
+        scaler = self.accelerator.scaler
+        self.scale = 1.0 if scaler is None else scaler.get_scale()
+        self.norm = None
+        if norm is not None and scaler is None:  # a scaler checks gradients itself, and skips the step
             self.norm = norm.full_tensor() if hasattr(norm, "full_tensor") else torch.as_tensor(norm)  # FSDP2 shards it
-        suspect = self.sums.fault is not None
-        suspect |= self.dual.problem.constrained and bool((self.sums.values < 0).any())
+        suspect = self.sums.fault is not None or (self.constrained and bool((self.sums.values < 0).any()))
         if self.ranks.number == 1:
             return suspect or not (self.norm is None or math.isfinite(self.norm))
         bad = torch.tensor(float(suspect)).to(self.ranks.device, non_blocking=True)
@@ -168,7 +170,8 @@ class Step:
         Raises:
             NonFiniteLossError: If a multiplier would not be finite; it stops all ranks, which use the same sums.
         """
-        if self.accelerator.optimizer_step_was_skipped or self._scale() < self.scale:
+        scaler = self.accelerator.scaler  # whose scale falls at a skipped step; Accelerate misses a fused optimizer's
+        if self.accelerator.optimizer_step_was_skipped or (scaler is not None and scaler.get_scale() < self.scale):
             self.drop()
             return
         counts = self.since_log.counts
@@ -176,9 +179,8 @@ class Step:
             # Warm-up, which reads the last exit only, has just ended: average all layers over the same steps.
             self.since_log.restart()
         self.since_log.add(self.sums)
-        self.dual.observe(self.sums)
+        self._ascend(partial(self.dual.step, self.sums), step)
         self.sums.clear()
-        self._ascend(self.dual.step, step)
 
     def end_epoch(self, step: int) -> None:
         """Take the dual step of an epoch, if the schedule has one, after ``step`` steps."""
@@ -195,11 +197,6 @@ class Step:
         self.sums.clear()
         self.dual.skip()
 
-    def _scale(self) -> float:
-        """The gradient scaler's scale, which falls at a skipped step; Accelerate misses it with a fused optimizer."""
-        scaler = self.accelerator.scaler
-        return 1.0 if scaler is None else scaler.get_scale()
-
     def report(self, state: TrainerState) -> tuple[LossSums, dict[str, tuple[int, list[float]]]]:
         """End an interval of the log, and warn of constraints that will not be met. All ranks must call this.
 
@@ -213,7 +210,7 @@ class Step:
         first, losses, problem = sums.first, sums.means, self.dual.problem
         weights = self.method.weights(state.global_step, state.max_steps)
         rows: dict[str, tuple[int, list[float]]] = {"loss": (first, losses.tolist()), "weight": (0, weights)}
-        if not problem.constrained:
+        if not self.constrained:
             return sums, rows
         rows["multiplier"] = 0, self.dual.multipliers.tolist()
         rows["slack"] = 1, self.dual.slack[1:].tolist()

@@ -25,9 +25,8 @@ from transformers.utils import is_datasets_available
 
 from descend.core import DescentProblem, LossSums, PrimalDual
 from descend.errors import InputError, refusing
-from descend.evaluation.calibration import TEMPERATURES, at_temperature, temperature
+from descend.evaluation.calibration import TEMPERATURES
 from descend.evaluation.layers import LayerLosses, WatchRows, few
-from descend.evaluation.satisfaction import verdict
 from descend.methods import CLASSES, Method
 from descend.models import changed, check_savable, evaluating
 from descend.noise import GaussianNoise, Noise
@@ -50,11 +49,12 @@ from descend.results import (
 from descend.tasks import Task
 from descend.tiles import TargetSample
 from descend.training.callback import DualStep, EarlyStopping
-from descend.training.checkpoints import Checkpoints, any_checkpoints, rotate, step_of, unusable
-from descend.training.checks import overriding, try_metrics
+from descend.training.checkpoints import Checkpoints, rotate, step_of
+from descend.training.checks import check_selection, overriding, try_metrics
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.exits import check_optimizer, fit_own_exits, give_own_exits, set_head_rate
 from descend.training.hf_hooks import TrainerHooks, refuse_arguments
+from descend.training.judging import Judge
 from descend.training.loader import Loader
 from descend.training.measuring import Measurer, Predictions, size_of
 from descend.training.outlook import Outlook
@@ -114,7 +114,14 @@ class DescentMixin(TrainerHooks):
         self.ranks = Ranks(args)
         self.measurer = Measurer(objective, args, self.on_device, self.compute_loss_context_manager)
         self._check_data()
-        self._check_selection()
+        further = self.compute_metrics is not None or bool(overriding(type(self), "evaluate"))
+        sets = self.evaluated(self.eval_dataset)
+        check_selection(args, objective.task, sets, self.measured, evaluates=self.evaluates, further=further)
+        if args.calibrate and self.measurer.tempers and not self._calibrates:
+            logger.warning(
+                "calibrate needs one eval_dataset and evaluations in training (eval_strategy); one of them is missing. "
+                "The classifier stays as it is trained, at temperature 1."
+            )
         check_optimizer(objective, self.optimizer)
         loads = bool(overriding(type(self), "get_train_dataloader"))
         if self._exits_are_new and not loads:
@@ -128,8 +135,9 @@ class DescentMixin(TrainerHooks):
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.step = Step(objective, method, dual, self.accelerator, self.ranks, args.folder, self.other_sums)
         self.loader = Loader(objective.task, args, self.accelerator, self.ranks)
-        self.selection = Selection(args, method, dual, self.evaluated(self.eval_dataset))
+        self.selection = Selection(args, method, dual, sets)
         self.checkpoints = Checkpoints(args, self.ranks, [self.step, self.selection])
+        self.judge = Judge(objective.task, self.ranks, args.problem(depth, first), self.selection.problem, method.asks)
         method.attach(self)
         problem = dual.problem
         if problem.alpha and not problem.stop_gradient and problem.cap is None and self.ranks.is_main:
@@ -151,33 +159,6 @@ class DescentMixin(TrainerHooks):
             evaluated = self.evaluated(self.eval_dataset)
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
-
-    def _check_selection(self) -> None:
-        """Check what evaluations in training rest on: their data, calibration, and `metric_for_best_model`."""
-        datasets = self.evaluated(self.eval_dataset)
-        for name, data in datasets.items():
-            if self.evaluates and has_length(data) and len(data) < 2:  # a verdict has a confidence interval
-                which = f"eval_dataset {name}".rstrip()
-                raise InputError(f"{which} must hold at least 2 samples; got {len(data)}. Leave it out, or give more.")
-        if self.args.calibrate and self.measurer.tempers and not self._calibrates:
-            logger.warning(
-                "calibrate needs one eval_dataset and evaluations in training (eval_strategy); one of them is missing. "
-                "The classifier stays as it is trained, at temperature 1."
-            )
-        task, names = self.objective.task, [name for name in datasets if name]
-        chosen = (self.args.metric_for_best_model or "").removeprefix("eval_")
-        measured = self.measured
-        if chosen in measured and names:
-            raise InputError(
-                f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
-                f"{chosen!r}."
-            )
-        if self.evaluates and self.compute_metrics is None and not overriding(type(self), "evaluate"):
-            self.args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
-        # Transformers takes a metric for higher-is-better unless its name ends in loss.
-        falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
-        if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
-            self.args.greater_is_better = False
 
     def _measure_cap(self, problem: DescentProblem, loads: bool) -> None:
         """Set the cap of α: a tenth above the first loss of the exit that it bounds, on some training samples.
@@ -333,15 +314,7 @@ class DescentMixin(TrainerHooks):
                 be saved; if there is no batch to train on, or no parameter to train.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
-        checkpoint = resume_from_checkpoint or None
-        if checkpoint is True:
-            checkpoint = self.last_checkpoint()
-            others = self.ranks.from_main(lambda: any_checkpoints(self.args.folder))  # another trainer's: said below
-            if checkpoint is None and not others:
-                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
-            checkpoint = checkpoint or str(others[-1])
-        if checkpoint is not None and (fault := self.ranks.from_main(lambda: unusable(Path(checkpoint)))):
-            raise InputError(fault)
+        checkpoint = self.checkpoints.chosen(resume_from_checkpoint)
         self.checkpoints.refuse_foreign(checkpoint, self.method.asks, trains=True)
         if not any(parameter.requires_grad for parameter in self.objective.parameters()):
             raise InputError(
@@ -428,18 +401,11 @@ class DescentMixin(TrainerHooks):
             self.callback_handler.eval_dataloader = loader
             self._samples = 0
             layers = self._measure(loader, predictions, calls_back=True)
-            divisor = 1.0
-            if is_own and self.is_in_train and layers.logits is not None:
-                # Measure a candidate at the temperature with which it would be saved.
-                fitted = temperature(layers, self.objective.task, self.selection.problem)
-                divisor = self.ranks.broadcast(fitted) or 1.0
-                layers = at_temperature(layers, self.objective.task, divisor)
-            model = self.objective.model
-            judged = verdict(self.args.problem(model.depth, model.first_layer), layers, asked=self.method.asks)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            # Ranks may differ by rounding: all use the main process's numbers.
-            judged, named = self.ranks.broadcast((judged, self._named_metrics(layers, judged, prefix, predictions)))
-            verdicts.append(judged)
+            further, candidate = self._further_metrics(layers), is_own and self.is_in_train
+            judged = self.judge.judge(layers, prefix, predictions, further, tempers=candidate)
+            named = judged.metrics
+            verdicts.append(judged.verdict)
             batches = math.ceil(self._samples / self.args.eval_batch_size)  # as Transformers counts them
             named |= speed_metrics(prefix, began, num_samples=self._samples, num_steps=batches)
             self.log(named)
@@ -448,33 +414,21 @@ class DescentMixin(TrainerHooks):
             # Only the trainer's own evaluation set affects records and model selection.
             if is_own and self.is_world_process_zero():
                 self.records.rows(
-                    {"loss": layers.losses.mean(0).tolist(), self.objective.task.metric: layers.metrics},
+                    {"loss": judged.layers.losses.mean(0).tolist(), self.objective.task.metric: judged.layers.metrics},
                     step=self.state.global_step,
                     split=f"validation {name}".rstrip(),
                     noise=self._level,
                 )
         # The card calls the trainer's own data the evaluation data.
         if is_own and self.selection.judged(self.state.global_step, verdicts, losses):
-            self._save_best_feasible(divisor)
+            self._save_best_feasible(judged.divisor)
         self.selection.chooses = is_own and metric_key_prefix == "eval"
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _named_metrics(
-        self, layers: LayerLosses, verdict: Verdict, prefix: str, predictions: Predictions | None
-    ) -> dict[str, float]:
-        metrics = {
-            f"{prefix}_loss": layers.losses[:, -1].mean().item(),
-            f"{prefix}_{self.objective.task.metric}": layers.metrics[-1],
-            f"{prefix}_violation": verdict.worst,
-            f"{prefix}_feasible": float(bool(verdict.feasible)),
-            f"{prefix}_merit": self.selection.problem.merit(layers.losses.mean(0)).item(),
-        }
-        if predictions is not None:
-            predictions.add_kept(layers)
-            for name, value in predictions.metrics().items():
-                metrics[name if name.startswith(f"{prefix}_") else f"{prefix}_{name}"] = value
-        return metrics
+    def _further_metrics(self, layers: LayerLosses) -> dict[str, float]:
+        """Metrics of an evaluation that the task does not know, without the prefix of their names."""
+        return {}
 
     def _save_best_feasible(self, divisor: float) -> None:
         """Save the model in ``best_feasible``, with logits divided by the temperature of its evaluation."""
@@ -570,7 +524,7 @@ class DescentMixin(TrainerHooks):
             return
         ((name, dataset),) = self.evaluated(self.eval_dataset).items()
         measured = self._measure(self.evaluation_loader(dataset, name))
-        divisor = self.ranks.broadcast(temperature(measured, self.objective.task, self.selection.problem))
+        divisor = self.judge.divisor(measured)
         if divisor is not None:
             self.objective.model.temper(divisor)
             self.temperature *= divisor
