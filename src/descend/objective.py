@@ -110,8 +110,7 @@ class Objective(nn.Module):
         Args:
             weights: The weight w of each layer's loss in the step, L+1 numbers. A loss of weight 0 is computed without
                 a gradient.
-            inner: Whether inner exits are needed. Those of a language model are expensive, and skipped if neither
-                they are needed nor own exits, which always learn.
+            inner: Whether inner exits are needed. Those of a language model are expensive, and skipped if not.
             **batch: The fields of a batch of samples.
 
         Raises:
@@ -137,7 +136,7 @@ class Objective(nn.Module):
         elif isinstance(self.model, LayeredCausalLM) and (self.own or PLACES in inputs):
             with noisy:
                 lagrangian, sums, others = language_losses(
-                    self.model, self.task, inputs, target, weights, inner or self.own, self.sample, self.watches_tokens
+                    self.model, self.task, inputs, target, weights, inner, self.sample, self.watches_tokens
                 )
         else:
             with noisy:

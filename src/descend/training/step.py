@@ -91,7 +91,8 @@ class Step:
         step, steps = state.global_step, state.max_steps
         self.objective.begin(step, self.micro_batches)
         self.method.before_pass(step, steps, self.micro_batches)
-        batch = model(weights=self.method.weights(step, steps), inner=self.method.inner, **inputs)
+        inner = self.method.inner or self.objective.own
+        batch = model(weights=self.method.weights(step, steps), inner=inner, **inputs)
         self.micro_batches += 1
         self.sums.add(batch.losses, idle=idle)
         if not batch.lagrangian.requires_grad and batch.targets:
