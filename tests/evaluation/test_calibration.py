@@ -110,9 +110,10 @@ def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path, capsys, mo
     def holds(*given, **asked):
         return verdict(*given, **asked).model_copy(update={"feasible": True})
 
-    monkeypatch.setattr("descend.training.measuring.verdict", holds)
-    ours._best, seen = math.inf, []
-    ours._keep_best_feasible = lambda loss, divisor: seen.append(divisor)
+    monkeypatch.setattr("descend.training.judging.verdict", holds)
+    ours.selection.restart()
+    seen = []
+    ours._save_best_feasible = seen.append
     ours.evaluate()  # the model as it is, whatever it was divided by
     assert seen == [1.0]
 

@@ -21,6 +21,7 @@ from descend import DescentTrainer, InputError, evaluate
 from descend.results.folder import seal
 from descend.training import DescentMixin
 from descend.training.checkpoints import damage
+from descend.training.step import Step
 from descend.writing import locked
 from tests.support import own, ranks
 from tests.support.networks import change
@@ -321,10 +322,8 @@ def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypat
     if when == "before":
         flip(weights)
     else:
-        step = DescentMixin._dual_step
-        monkeypatch.setattr(
-            DescentMixin, "_dual_step", lambda self: (step(self), self.state.global_step == 8 and flip(weights))
-        )
+        end = Step.end
+        monkeypatch.setattr(Step, "end", lambda self, step: (end(self, step), step == 8 and flip(weights)))
     assert train(out, *BEST, "--resume", steps=9) == 0
     instead = "chosen from later ones" if when == "before" else "last model is used"
     damaged, best = caplog.messages[-2:]
@@ -350,14 +349,14 @@ def test_a_run_that_comes_apart_keeps_its_last_checkpoint_and_the_state_before_t
 
 
 def test_parameters_that_are_no_numbers_push_no_checkpoint_out(tmp_path, monkeypatch, capsys):
-    out, step = tmp_path / "run", DescentMixin._dual_step
+    out, end = tmp_path / "run", Step.end
 
-    def blown_up(self):  # as an optimizer does that overflows in its own step
-        step(self)
-        if self.state.global_step == 5:
+    def blown_up(self, step):  # as an optimizer does that overflows in its own step
+        end(self, step)
+        if step == 5:
             next(self.objective.model.parameters()).data.view(-1)[0] = float("inf")
 
-    monkeypatch.setattr(DescentMixin, "_dual_step", blown_up)
+    monkeypatch.setattr(Step, "end", blown_up)
     assert ended(capsys, 1, out, "--save-total-limit", "1", "--no-load-best-model-at-end", every=1) == (
         "descend: step 5: parameters are no longer finite, and are not saved. Lower learning_rate or dual_lr and train "
         "into another folder; --resume goes on from checkpoint-4."
@@ -433,9 +432,9 @@ def test_files_beside_a_run_stay_and_its_second_training_goes_on_as_the_first(tm
         assert {name: content.decode() for name, content in whole(tmp_path).items() if name in BESIDE} == BESIDE
         assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
     # What a person laid beside the best model stays, when that is written anew.
-    ours._keep_best_feasible(-1, 1.0)
+    ours._save_best_feasible(1.0)
     put(tmp_path, {"best_feasible/notes.txt": "mine"})
-    ours._keep_best_feasible(-2, 1.0)
+    ours._save_best_feasible(1.0)
     assert (tmp_path / "best_feasible" / "notes.txt").read_text() == "mine"
 
 

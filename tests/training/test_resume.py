@@ -136,7 +136,7 @@ def test_a_run_ends_where_nothing_became_better_and_keeps_the_best(tmp_path, cap
     name = f"eval_{metric}"
     values = {log["step"]: log[name] for log in ours.state.log_history if name in log}
     assert list(values) == list(range(1, step + 1)) and min(values, key=values.get) == best
-    (line,) = [record.message for record in caplog.records if record.name == "descend.training.step"]
+    (line,) = [record.message for record in caplog.records if record.name == "descend.training.callback"]
     assert line == f"step {step} of 12: {metric} has not become better in 2 evaluations; training ends."
     kept = nn.utils.parameters_to_vector(UT.from_pretrained(tmp_path / f"checkpoint-{best}").parameters())
     assert torch.equal(nn.utils.parameters_to_vector(ours.objective.model.parameters()), kept)

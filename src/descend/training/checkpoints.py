@@ -1,17 +1,39 @@
-"""The folders of checkpoints: what is whole by its ledger, the run's state without pickles, rotation."""
+"""Checkpoints: written whole or not at all, checked by their ledger, with the run's state without pickles, rotated."""
 
 import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from accelerate.utils import gather_object
 from torch import Tensor
+from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from transformers.utils import logging
 
-from descend.errors import InputError
+from descend.errors import InputError, SaveError
+from descend.models import changed
 from descend.reading import PICKLES, read_json
-from descend.results import ALONE, LEDGER_FILE, free_name, is_checkpoint, is_ours, matches, read_ledger
+from descend.results import (
+    ALONE,
+    FEASIBLE_FOLDER,
+    LEDGER_FILE,
+    RECORDS_FILE,
+    atomic_folder,
+    free_name,
+    is_checkpoint,
+    is_ours,
+    matches,
+    of_disk,
+    read_ledger,
+    refuse_foreign,
+)
+from descend.training.config import DescentArguments
+from descend.training.ranks import Ranks
 from descend.writing import private_folder
 
 STATE_FILE = "descent_{}.json"
@@ -125,14 +147,206 @@ def unusable(checkpoint: Path) -> str | None:
     return None
 
 
-def write_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> None:
-    """Write a rank's run state into a checkpoint, as JSON: numbers and lists, which lose nothing."""
-    text = json.dumps(state, indent=1, default=Tensor.tolist) + "\n"
-    (checkpoint / STATE_FILE.format(rank)).write_text(text, encoding="utf-8")
+def way_on(folder: Path, ranks: Ranks) -> str:
+    """What the user can do after training diverged, as a sentence; all ranks must call this."""
+    newest = ranks.from_main(lambda: newest_whole(folder)[0])
+    goes_on = "there is no checkpoint to go on from" if newest is None else f"--resume goes on from {newest.name}"
+    return f"Lower learning_rate or dual_lr and train into another folder; {goes_on}."
+
+
+class Stateful(Protocol):
+    """A part of a run with state of its own, as JSON content; tensors become lists."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of `state_dict`, or its JSON."""
+
+
+class Checkpoints:
+    """Writes a run's checkpoints, and reads in them the state that Transformers does not save.
+
+    Args:
+        args: The training arguments, with the run's folder.
+        ranks: The processes of the run.
+        parts: What has such a state; their entries have names of their own.
+    """
+
+    def __init__(self, args: DescentArguments, ranks: Ranks, parts: Sequence[Stateful]):
+        self.args = args
+        self.ranks = ranks
+        self.parts = parts
+        self.parent: Path | None = None
+        """The temporary folder of the checkpoint that is being written; None otherwise."""
+        self.unwritten: Exception | None = None
+        """The I/O error with which this rank failed to write the model into a checkpoint."""
+        self.start_clock()
+
+    def start_clock(self, earlier: float = 0.0) -> None:
+        """Count the seconds of training from now on, after those of ``earlier``."""
+        self._began, self._earlier = time.monotonic(), earlier
+
+    def stop_clock(self) -> None:
+        """Count no more seconds."""
+        self._began, self._earlier = math.inf, self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, including those before an interruption."""
+        return self._earlier + max(time.monotonic() - self._began, 0.0)
+
+    def write(self, folder: Path, state: TrainerState, save: Callable[[], None], flush: Callable[[], None]) -> None:
+        """Write a checkpoint with its ledger, atomically: all ranks write into a temporary folder that is renamed.
+
+        Args:
+            folder: The checkpoint's folder.
+            state: The trainer's.
+            save: Writes Transformers' part into a folder of its own name in `parent`.
+            flush: Writes the records to the disk.
+
+        Raises:
+            SaveError: On all ranks, if one can't write its part.
+        """
+        writes, entered = self.args.should_save, [""]
+
+        def enter() -> None:
+            if writes:
+                entered[0] = str(stack.enter_context(atomic_folder(folder)).parent)
+
+        def write() -> None:
+            self.unwritten = None
+            with changed(self, parent=temporary):
+                save()
+            if state.best_model_checkpoint == str(part):
+                state.best_model_checkpoint = str(folder)  # its path after the rename, on every rank
+            if self.unwritten is not None:
+                raise self.unwritten
+            text = json.dumps(self._state(), indent=1, default=Tensor.tolist) + "\n"  # numbers lose nothing in JSON
+            (part / STATE_FILE.format(self.args.process_index)).write_text(text, encoding="utf-8")
+
+        def finish() -> None:
+            state.save_to_json(str(part / TRAINER_STATE_NAME))
+            flush()
+            part.rename(temporary / folder.name)
+            stack.close()
+
+        with ExitStack() as stack:
+            self._all_or_none(folder, enter)
+            temporary = Path(self.ranks.broadcast(entered[0]))
+            part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"  # Transformers' name for it
+            self._all_or_none(folder, write)
+            self._all_or_none(folder, finish if writes else lambda: None)
+
+    def _all_or_none(self, folder: Path, work: Callable[[], Any]) -> None:
+        """Do this rank's part in writing a folder, and wait for the others; an I/O error is raised on all ranks."""
+        errors = []
+        try:
+            work()
+        except Exception as error:
+            if not (isinstance(error, SaveError) or of_disk(error)):
+                raise
+            cause = error if isinstance(error, SaveError) else SaveError.at(folder, error)
+            errors = [f"{self.ranks.prefix}{cause}"]
+        if errors := gather_object(errors):
+            raise SaveError(" ".join(errors))
+
+    def _state(self) -> dict[str, Any]:
+        """This rank's state of the run."""
+        state: dict[str, Any] = {"seconds": self.seconds, "processes": self.ranks.number}
+        for part in self.parts:
+            state |= part.state_dict()
+        return state
+
+    def read(self, checkpoint: str) -> dict[str, Any]:
+        """This rank's state in a checkpoint; see `read_state`."""
+        return read_state(Path(checkpoint), self.args.process_index, self.ranks.number)
+
+    def load(self, checkpoint: str) -> None:
+        """Restore this rank's state of the run from a checkpoint."""
+        state = self.read(checkpoint)
+        for part in self.parts:
+            part.load_state_dict(state)
+        self.start_clock(state["seconds"])
+
+    def newest(self) -> str | None:
+        """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed."""
+
+        def look() -> str | None:
+            newest, damaged = newest_whole(self.args.folder)
+            for checkpoint, fault in damaged.items():
+                rename_damaged(checkpoint, fault)
+            return None if newest is None else str(newest)
+
+        return self.ranks.from_main(look)
+
+    def chosen(self, resume: str | bool | None) -> str | None:
+        """The checkpoint to resume from.
+
+        Args:
+            resume: Its path, or True for the newest undamaged one of the run.
+
+        Raises:
+            InputError: If it is damaged or another trainer's, or there is none.
+        """
+        checkpoint = resume or None
+        if checkpoint is True:
+            checkpoint = self.newest()
+            others = self.ranks.from_main(lambda: any_checkpoints(self.args.folder))  # another trainer's: said below
+            if checkpoint is None and not others:
+                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
+            checkpoint = checkpoint or str(others[-1])
+        if checkpoint is not None and (fault := self.ranks.from_main(lambda: unusable(Path(checkpoint)))):
+            raise InputError(fault)
+        return checkpoint
+
+    def rename_damaged_best(self, best: Path, instead: str) -> bool:
+        """Rename the best checkpoint and warn, if it is damaged or missing; whether it is.
+
+        Args:
+            best: The checkpoint.
+            instead: What is used instead, as a sentence.
+        """
+
+        def look() -> bool:
+            fault = damage(best) if is_checkpoint(best) else "it is gone"
+            if fault:
+                rename_damaged(best, fault)
+                logger.warning("%s was the best model so far. %s", best.name, instead)
+            return fault is not None
+
+        return self.ranks.from_main(look)
+
+    def refuse_foreign(self, checkpoint: str | None, asks: bool, trains: bool) -> None:
+        """Raise an error on all ranks if the folder holds files that this run would replace and Descend did not write.
+
+        Args:
+            checkpoint: The checkpoint that training resumes from; None for a run from the start.
+            asks: Whether the run saves its best feasible model.
+            trains: Whether checkpoints would be replaced too.
+        """
+        folder = self.args.folder
+
+        def look() -> str | None:
+            paths, step = [folder / RECORDS_FILE], -1
+            if checkpoint is not None:
+                step = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())["global_step"]
+            elif asks:
+                paths.append(folder / FEASIBLE_FOLDER)
+            if trains and self.args.save_strategy != SaveStrategy.NO:
+                paths += [path for path in any_checkpoints(folder) if step_of(path) > step]
+            try:
+                refuse_foreign(paths, "another output_dir")
+            except InputError as error:
+                return str(error)
+            return None
+
+        if fault := self.ranks.from_main(look):
+            raise InputError(fault)
 
 
 def read_state(checkpoint: Path, rank: int, ranks: int) -> dict[str, Any]:
-    """Read what `write_state` wrote.
+    """Read a rank's state of the run that Transformers does not save.
 
     Args:
         checkpoint: The checkpoint's folder.

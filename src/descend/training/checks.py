@@ -1,47 +1,96 @@
-"""What a trainer looks at once, before or in its first step: metrics, first losses, and heads that do not learn."""
+"""What a trainer looks at once: the user's methods, the choice of the best model, metrics, heads that do not learn."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers.trainer_utils import has_length
 
 from descend.errors import InputError, reason
-from descend.evaluation.layers import few
 from descend.models import HookedModel, LayeredCausalLM, LayeredModel, LibraryModel, evaluating
+from descend.tasks import Task
 from descend.tasks.text.classification import IGNORED
-from descend.training.hf_hooks import overriding
-from descend.training.measuring import Measuring, Predictions
+from descend.training.config import DescentArguments
+from descend.training.measuring import Measurer, Predictions
 
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 4
 """Parameters that one line names."""
 
-MOST_FIRST = 256
-"""Training samples, taken evenly, on which the first losses are measured."""
+
+def overriding(kind: type, name: str) -> list[type]:
+    """The classes of a user's trainer that define a method, those first that Python looks at first."""
+    packages = ("descend", "transformers", "trl")
+    return [each for each in kind.__mro__ if name in vars(each) and each.__module__.partition(".")[0] not in packages]
 
 
-def try_metrics(trainer: Measuring) -> None:
+def check_selection(
+    args: DescentArguments,
+    task: Task,
+    datasets: Mapping[str, Any],
+    measured: set[str],
+    *,
+    evaluates: bool,
+    further: bool,
+) -> None:
+    """Check the evaluation data and ``metric_for_best_model``, and which way that metric is better.
+
+    Args:
+        args: The training arguments.
+        task: The task, with its metric.
+        datasets: The evaluation sets by name; a single one has the empty name.
+        measured: The metrics of an evaluation.
+        evaluates: Whether there are evaluations during training.
+        further: Whether there may be further metrics, of the user's.
+
+    Raises:
+        InputError: If a set is too small, or the metric is none of an evaluation's.
+    """
+    for name, data in datasets.items():
+        if evaluates and has_length(data) and len(data) < 2:  # a verdict has a confidence interval
+            which = f"eval_dataset {name}".rstrip()
+            raise InputError(f"{which} must hold at least 2 samples; got {len(data)}. Leave it out, or give more.")
+    names = [name for name in datasets if name]
+    chosen = (args.metric_for_best_model or "").removeprefix("eval_")
+    if chosen in measured and names:
+        raise InputError(
+            f"metric_for_best_model must say of which evaluation data it is: {names[0]}_{chosen}, for one; got "
+            f"{chosen!r}."
+        )
+    if evaluates and not further:
+        args.check_best_metric({f"{name}_{metric}" for name in names for metric in measured} or measured)
+    # Transformers takes a metric for higher-is-better unless its name ends in loss.
+    falls = {"violation", "merit"} | (set() if task.higher_is_better else {task.metric})
+    if chosen in falls | {f"{name}_{metric}" for name in names for metric in falls}:
+        args.greater_is_better = False
+
+
+def try_metrics(
+    measurer: Measurer,
+    loaders: Mapping[str, Callable[[], Iterable]],
+    predictions: Callable[[], Predictions],
+    check: Callable[[set[str]], None],
+) -> None:
     """Call ``compute_metrics`` on one batch of each evaluation set, and look for ``metric_for_best_model``.
 
     Where that fails, the whole set is tried: a score may need every class.
 
     Args:
-        trainer: A trainer that is about to train.
+        measurer: Predicts.
+        loaders: Makes the batches of each set, by its name.
+        predictions: Makes what collects predictions, with ``compute_metrics``.
+        check: Raises `InputError` if metrics of these names lack the one to choose by.
 
     Raises:
         InputError: If it fails on the whole set too, or gives no such metric.
     """
-    own = not type(trainer).evaluate.__module__.startswith("descend.")  # it may call compute_metrics otherwise
-    if trainer.compute_metrics is None or not trainer.evaluates or own:
-        return
-    for name, data in (trainer.evaluated(trainer.eval_dataset) or {"": None}).items():
+    for name, loader in loaders.items():
         # A loader of the user's may draw from the global generator.
-        with torch.random.fork_rng(devices=[]), evaluating(trainer.objective):
-            fault = _fault_of_metrics(trainer, trainer.evaluation_loader(data, name))
+        with torch.random.fork_rng(devices=[]), evaluating(measurer.objective):
+            fault = _fault_of_metrics(measurer, loader(), predictions(), check)
         if isinstance(fault, InputError):
             raise fault
         if fault is not None:
@@ -52,49 +101,30 @@ def try_metrics(trainer: Measuring) -> None:
             ) from fault
 
 
-def _fault_of_metrics(trainer: Measuring, loader: Iterator) -> Exception | None:
+def _fault_of_metrics(
+    measurer: Measurer, loader: Iterable, predictions: Predictions, check: Callable[[set[str]], None]
+) -> Exception | None:
     """What is wrong with the metrics of some batches: they can't be computed, or lack the one to choose by."""
-    assert trainer.compute_metrics is not None
-    predictions = Predictions(trainer.args, trainer.compute_metrics, trainer.preprocess_logits_for_metrics)
 
     def tried() -> Exception | None:
         try:
-            found = {name.removeprefix("eval_") for name in predictions.metrics()}
-            if len(trainer.evaluated(trainer.eval_dataset)) < 2:  # of several sets names have prefixes
-                trainer.args.check_best_metric(trainer.measured | found)
+            check({name.removeprefix("eval_") for name in predictions.metrics()})
         except Exception as error:  # the user's own code
             return error
         return None
 
     fault = None
-    for place, batch in enumerate(map(trainer.on_device, loader)):
-        prediction, losses = trainer.predicted(batch)
+    for place, batch in enumerate(map(measurer.on_device, loader)):
+        prediction, losses = measurer.predicted(batch)
         if losses is None:  # the evaluation says which label is missing
             return None
-        predictions.add(prediction, trainer.labels_of(batch), losses)
+        predictions.add(prediction, measurer.labels_of(batch), losses)
         if not place and (fault := tried()) is None:
             return None
     return fault and tried()
 
 
-def first_losses(trainer: Measuring) -> Tensor | None:
-    """f_0 … f_L before training, the means over some training samples at the training noise, (L+1,).
-
-    None of streams, of samples behind a loader of the user's, and of a model that is sharded or not yet there.
-
-    Args:
-        trainer: A trainer with its data.
-    """
-    data: Any = trainer.train_dataset
-    known = has_length(data) and hasattr(data, "__getitem__") and not overriding(type(trainer), "get_train_dataloader")
-    elsewhere = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or hasattr(trainer.objective, "reshard")
-    if not known or elsewhere or any(each.is_meta for each in trainer.objective.parameters()):
-        return None
-    with evaluating(trainer.objective):
-        return trainer.measure_layers(few(data, MOST_FIRST)).losses.mean(0)
-
-
-def tell_idle_heads(trainer: Measuring) -> None:
+def tell_idle_heads(model: LayeredModel) -> None:
     """Name parameters of the readout that got no gradient in the first step, because they are frozen or not used.
 
     A new head that stays as it was drawn would read every layer. Of a module of the user's own, whose readout may be
@@ -102,19 +132,18 @@ def tell_idle_heads(trainer: Measuring) -> None:
     it is, is not looked at. Call it when all gradients are there.
 
     Args:
-        trainer: A trainer in its first step.
+        model: The model, in its first step.
     """
-    model = trainer.objective.model
-    if trainer.is_deepspeed_enabled or isinstance(model, LayeredCausalLM):  # DeepSpeed keeps gradients elsewhere
+    if isinstance(model, LayeredCausalLM):
         return
     heads = {id(each) for each in _head_of(model)}
     learns = not isinstance(model, LibraryModel)  # of Transformers' models a part may be there for another use
     idle = [
         name
-        for name, each in trainer.users_model.named_parameters()
+        for name, each in model.saved.named_parameters()
         if each.grad is None and (id(each) in heads or (learns and each.requires_grad))
     ]
-    if idle and trainer.is_world_process_zero():
+    if idle:
         names = ", ".join(idle[:MOST_NAMED]) + (f" and {len(idle) - MOST_NAMED} more" if idle[MOST_NAMED:] else "")
         logger.warning(
             f"no gradient reaches {names}: they stay as they are. If they are a new head, set requires_grad, let "

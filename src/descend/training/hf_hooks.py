@@ -9,24 +9,32 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import DynamoBackend, gather_object
+from accelerate.utils import DynamoBackend
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers import Trainer
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, has_length
 
-from descend.errors import InputError, NonFiniteLossError, SaveError, refuse
+from descend.errors import InputError, NonFiniteLossError, refuse
 from descend.models import changed, tied_names
-from descend.results import CERTIFIED_FILE, atomic_folder, is_checkpoint, merged_folder, of_disk, remove
+from descend.objective import Objective
+from descend.results import CERTIFIED_FILE, Records, merged_folder, of_disk, remove
 from descend.seeds import Stream, generator_of
-from descend.training.checkpoints import damage, read_state, rename_damaged, rotate, step_of, write_state
-from descend.training.saving import Saving
+from descend.training.checkpoints import STOPPED, Checkpoints, rotate, step_of, way_on
+from descend.training.checks import overriding, tell_idle_heads
+from descend.training.config import DescentArguments
+from descend.training.loader import Loader
+from descend.training.ranks import Ranks
+from descend.training.saving import without_prefix
+from descend.training.selection import Selection
+from descend.training.step import Step
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +50,6 @@ NEVER_CALLED = {
 
 REPLACED = ("compute_loss", "create_model_card", "evaluate")
 """Public methods that Descend replaces: those of a base class that comes after `TrainerHooks` are never called."""
-
-
-def overriding(kind: type, name: str) -> list[type]:
-    """The classes of a user's trainer that define a method, those first that Python looks at first."""
-    packages = ("descend", "transformers", "trl")
-    return [each for each in kind.__mro__ if name in vars(each) and each.__module__.partition(".")[0] not in packages]
 
 
 def refuse_arguments(kind: type, args: Any, kwargs: dict[str, Any]) -> None:
@@ -118,15 +120,29 @@ class LengthGrouped(LengthGroupedSampler):
         self.generator = generator_of(Stream.ORDER, self.seed, epoch)
 
 
-class TrainerHooks(Saving):
+class TrainerHooks(Trainer):
     """Transformers' `Trainer` around the objective, with checkpoints that are atomic and hold the run's full state.
 
     ``model`` is the user's model throughout. What Accelerate prepares (wraps in DDP, shards by FSDP2, hands to
     DeepSpeed, runs in mixed precision) is the `Objective` around it, which is what ``compute_loss`` calls.
     """
 
-    _unwritten: Exception | None = None
-    """The I/O error with which this rank failed to write the model into a checkpoint."""
+    args: DescentArguments
+    objective: Objective
+    ranks: Ranks
+    step: Step
+    loader: Loader
+    checkpoints: Checkpoints
+    selection: Selection
+    records: Records
+
+    @property
+    def users_model(self) -> Any:
+        """The model that is trained and saved, without the objective around it.
+
+        Under FSDP2 its parameters are shards, which are gathered inside the objective's forward pass and evaluations.
+        """
+        return self.objective.model.saved
 
     # --- the user's model, and the objective around it
 
@@ -188,15 +204,11 @@ class TrainerHooks(Saving):
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return LengthGrouped(sampler.batch_size * self.args.world_size, sampler.lengths, seed)
 
-    @abstractmethod
-    def check_step(self, model: nn.Module, norm: Any) -> None:
-        """Look at the gradient's norm before the optimizer's step; an exception stops it."""
-
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """Clip own exits apart, so that they change no step of the model; returns its norm before."""
-        own = list(self.objective.model.own_exits.parameters()) if self.objective.own else []
-        if not own:
+        if not self.objective.own:
             return super()._clip_grad_norm(model)
+        own = list(self.objective.model.own_exits.parameters())
         apart = {id(parameter) for parameter in own}
         rest = [parameter for parameter in model.parameters() if id(parameter) not in apart]
         norm = self.accelerator.clip_grad_norm_(rest, self.args.max_grad_norm)
@@ -204,13 +216,34 @@ class TrainerHooks(Saving):
         return norm if bool(getattr(of_own, "full_tensor", lambda: of_own)().isfinite()) else of_own
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The gradient's norm, called just before the optimizer's step, which an error stops."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        self.check_step(model, norm)
+        step = self.state.global_step
+        if self.step.fails(norm):
+            loader, data = self.callback_handler.train_dataloader, self.train_dataset
+            samples = partial(self.loader.samples, loader, data, self.state)
+            self.step.stop(step, samples, partial(self._keep_state_before, model))
+        elif not step and self.ranks.is_main and not self.is_deepspeed_enabled:  # DeepSpeed keeps gradients elsewhere
+            tell_idle_heads(self.objective.model)
         return norm
+
+    def _keep_state_before(self, model: nn.Module) -> str:
+        """Save the state before a step that failed, if it can be of use, and say what was done."""
+        step, folder = self.state.global_step, self.args.folder
+        saved = self.ranks.from_main((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
+        if not self.ranks.all_finite(self.objective.parameters()):
+            state = "; they were not all finite before it"
+        elif step and self.args.save_strategy != SaveStrategy.NO and not saved:
+            # Not saved as a checkpoint: rotation would delete an earlier one, which is a better start after divergence.
+            self.write_checkpoint(folder / f"{STOPPED}{step}", model)
+            state = f", and the state before it is saved in {STOPPED}{step}"
+        else:
+            state = ""
+        return f"No parameter has moved in this step{state}."
 
     def _finalize_training(self, *given: Any) -> Any:
         """As in Transformers, which deletes all checkpoints but the best one here, whoever wrote them."""
-        self.end_run()
+        self.checkpoints.stop_clock()
         with changed(self.args, save_total_limit=None):  # `rotate` has kept to it, and to the newest
             return super()._finalize_training(*given)
 
@@ -244,11 +277,12 @@ class TrainerHooks(Saving):
         Raises:
             NonFiniteLossError: If a parameter is not finite; nothing is saved.
         """
-        if self._broken():
-            raise NonFiniteLossError(
-                f"step {self.state.global_step}: parameters are no longer finite, and are not saved. {self._way_on()}"
-            )
         run = self.args.folder
+        if not self.ranks.all_finite(self.objective.parameters()):
+            raise NonFiniteLossError(
+                f"step {self.state.global_step}: parameters are no longer finite, and are not saved. "
+                f"{way_on(run, self.ranks)}"
+            )
         checkpoint = run / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         self.write_checkpoint(checkpoint, model)
         if self.args.push_to_hub:
@@ -257,80 +291,43 @@ class TrainerHooks(Saving):
             rotate(run, self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def write_checkpoint(self, folder: Path, model: nn.Module) -> None:
-        """Write a checkpoint with its ledger, atomically: all ranks write into a temporary folder that is renamed.
+        """Write a checkpoint, see `Checkpoints.write`.
 
         Raises:
             SaveError: On all ranks, if one can't write its part.
         """
-        writes, entered = self.args.should_save, [""]
-
-        def enter() -> None:
-            if writes:
-                entered[0] = str(stack.enter_context(atomic_folder(folder)).parent)
-
-        def write() -> None:
-            self._unwritten = None
-            with changed(self, checkpoint_parent=temporary):
-                super(TrainerHooks, self)._save_checkpoint(model, None)
-            if self.state.best_model_checkpoint == str(part):
-                self.state.best_model_checkpoint = str(folder)  # its path after the rename, on every rank
-            if self._unwritten is not None:
-                raise self._unwritten
-            write_state(part, self.args.process_index, self.run_state())
-
-        def finish() -> None:
-            self.state.save_to_json(str(part / TRAINER_STATE_NAME))
-            self.records.flush()
-            part.rename(temporary / folder.name)
-            stack.close()
-
-        with ExitStack() as stack:
-            self._all_or_none(folder, enter)
-            temporary = Path(self._broadcast(entered[0]))
-            part = temporary / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"  # Transformers' name for it
-            self._all_or_none(folder, write)
-            self._all_or_none(folder, finish if writes else lambda: None)
-
-    def _all_or_none(self, folder: Path, work: Callable[[], Any]) -> None:
-        """Do this rank's part in writing a folder, and wait for the others; an I/O error is raised on all ranks."""
-        errors = []
-        try:
-            work()
-        except Exception as error:
-            if not (isinstance(error, SaveError) or of_disk(error)):
-                raise
-            errors = [f"{self._rank}{error if isinstance(error, SaveError) else SaveError.at(folder, error)}"]
-        if errors := gather_object(errors):
-            raise SaveError(" ".join(errors))
+        save = partial(super()._save_checkpoint, model, None)
+        self.checkpoints.write(folder, self.state, save, self.records.flush)
 
     def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self.checkpoint_parent is None else str(self.checkpoint_parent)
+        return super()._get_output_dir(trial) if self.checkpoints.parent is None else str(self.checkpoints.parent)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self.checkpoint_parent is None:  # Transformers pushes before the folder is put in place
+        if self.checkpoints.parent is None:  # Transformers pushes before the folder is put in place
             super()._push_from_checkpoint(checkpoint_folder)
+
+    @abstractmethod
+    def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
+        """Write the model in the format of `from_pretrained`."""
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Save the model in the format of `from_pretrained`, without training_args.bin, which is a pickle."""
         if not self.args.should_save:
             return
         if state_dict is not None:
-            # DeepSpeed gathers the weights under their names in the objective.
-            (place,) = (name for name, module in self.objective.named_modules() if module is self.users_model)
-            if all(name.startswith(f"{place}.") for name in state_dict):
-                state_dict = {name.removeprefix(f"{place}."): value for name, value in state_dict.items()}
+            state_dict = without_prefix(self.objective, state_dict)
         folder = Path(output_dir or str(self.args.output_dir))
         try:
-            if self.checkpoint_parent is not None:
+            if self.checkpoints.parent is not None:
                 self.save_pretrained(folder, state_dict)
                 return
             with merged_folder(folder) as part:
                 self.save_pretrained(part, state_dict)
             remove(folder / CERTIFIED_FILE)  # it belongs to the weights before
         except Exception as error:
-            if self.checkpoint_parent is None or not of_disk(error):
+            if self.checkpoints.parent is None or not of_disk(error):
                 raise
-            self._unwritten = error  # the other ranks are on their way to a collective: fail behind it
+            self.checkpoints.unwritten = error  # the other ranks are on their way to a collective: fail behind it
 
     # --- reading a checkpoint
 
@@ -350,10 +347,8 @@ class TrainerHooks(Saving):
         self._keep_users_model()
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            self.load_run_state(self._run_state_of(checkpoint))
-
-    def _run_state_of(self, checkpoint: str) -> dict[str, Any]:
-        return read_state(Path(checkpoint), self.args.process_index, self.args.world_size)
+            self.checkpoints.load(checkpoint)
+            self.temperature = 1.0  # a checkpoint's model is not calibrated
 
     def _init_training_state(
         self,
@@ -373,18 +368,14 @@ class TrainerHooks(Saving):
                 self.state.best_model_checkpoint = str(self.args.folder / name)
             if self.args.load_best_model_at_end and self.state.best_model_checkpoint != resume_from_checkpoint:
                 self._forget_damaged_best("The best model is chosen from later ones.")
-            if self.is_world_process_zero():
+            if self.ranks.is_main:
                 self.records.truncate_after(self.state.global_step)
         return trained
 
     # --- the best model
 
-    @abstractmethod
-    def is_best(self, metrics: dict[str, float]) -> bool:
-        """Whether an evaluated model is the best so far."""
-
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        if not self.is_best(metrics):
+        if not self.selection.is_best(metrics, self.state.best_metric):
             return False
         self.state.best_metric = None  # otherwise Transformers would compare again, by the metric only
         return super()._determine_best_metric(metrics, trial)
@@ -395,25 +386,15 @@ class TrainerHooks(Saving):
         best = self.state.best_model_checkpoint
         if best is not None:
             self._load_from_checkpoint(best)
-            self.dual.load_state_dict(self._run_state_of(best)["dual"])
-            self.verdict = self._verdicts.get(step_of(Path(best)))
+            self.step.dual.load_state_dict(self.checkpoints.read(best)["dual"])
+            self.selection.loaded(step_of(Path(best)))
 
     def _forget_damaged_best(self, instead: str) -> None:
         """Rename a best checkpoint that is damaged or missing, and warn; the run goes on."""
         best = self.state.best_model_checkpoint
-        if best is None:
-            return
-
-        def look() -> bool:
-            fault = damage(Path(best)) if is_checkpoint(Path(best)) else "it is gone"
-            if fault:
-                rename_damaged(Path(best), fault)
-                logger.warning("%s was the best model so far. %s", Path(best).name, instead)
-            return fault is not None
-
-        if self._from_main(look):
+        if best is not None and self.checkpoints.rename_damaged_best(Path(best), instead):
             self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
-            self._best_meets = False
+            self.selection.best_meets = False
 
 
 class SFTHooks:

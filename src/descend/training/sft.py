@@ -15,13 +15,11 @@ from descend.errors import InputError, reason, refuse
 from descend.evaluation.layers import LayerLosses, WatchRows
 from descend.models import LayeredCausalLM, changed, refuse_claims, refuse_unsafe
 from descend.noise import Noise
-from descend.results import Verdict
 from descend.settings import SFTSettings
 from descend.tiles import TargetSample, entropies
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
 from descend.training.hf_hooks import SFTHooks, refuse_arguments
-from descend.training.measuring import Predictions
 
 
 @dataclass
@@ -92,21 +90,17 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """TRL's log entries: the last exit's mean token accuracy and entropy, and the tokens since training began."""
         right, entropy, targets, _ = sums.others.tolist()  # the losses' own counts begin again after a warm-up
-        return _of_trl(right / max(targets, 1), entropy / max(targets, 1), self.logged.others[3].item())
+        return _of_trl(right / max(targets, 1), entropy / max(targets, 1), self.step.logged.others[3].item())
 
     def _watch_rows(self) -> WatchRows | None:
         """Keep the entropy of the last exit."""
         self._entropy: list[Tensor] = []
         return lambda logits: self._entropy.append(entropies(logits).cpu().double())
 
-    def _named_metrics(
-        self, layers: LayerLosses, verdict: Verdict, prefix: str, predictions: Predictions | None
-    ) -> dict[str, float]:
+    def _further_metrics(self, layers: LayerLosses) -> dict[str, float]:
         entropy = torch.cat(self._entropy).mean().item()
-        tokens = (self.logged.others + self._over_ranks(self.since_log.others))[3].item()
-        theirs = _of_trl(layers.metrics[-1], entropy, tokens)
-        metrics = {f"{prefix}_{name}": value for name, value in theirs.items()}
-        return metrics | super()._named_metrics(layers, verdict, prefix, predictions)
+        tokens = (self.step.logged.others + self.ranks.sum(self.step.since_log.others))[3].item()
+        return _of_trl(layers.metrics[-1], entropy, tokens)
 
     def __init__(
         self,

@@ -1,227 +1,241 @@
-"""A training step around the optimizer's: its losses are checked before it, and move the multipliers after it.
-
-A loss or gradient that is not finite, or a mean loss below 0, stops training before the step; the state is kept.
-"""
+"""A training step: the Lagrangian of its micro-batches, a check before the optimizer's step, the dual step after it."""
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any, cast
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy
+from torch import Tensor, nn
+from transformers import TrainerState
 
-from descend.core import refuse_negative
+from descend.core import DescentProblem, LossSums, PrimalDual, refuse_negative
 from descend.errors import InputError, NonFiniteLossError
-from descend.objective import LOSS_IS_OURS
-from descend.results import FEASIBLE_FOLDER, forget_results, remove
-from descend.training.checkpoints import STOPPED
-from descend.training.checks import tell_idle_heads, try_metrics
-from descend.training.order import Ordered, steps_of_epoch
+from descend.methods import Method
+from descend.objective import LOSS_IS_OURS, BatchLosses, Objective
+from descend.training.checkpoints import way_on
+from descend.training.loader import IDLE
+from descend.training.outlook import Outlook
+from descend.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
 
-class Stepping(Ordered):
-    """A trainer that checks losses and gradient before every optimizer step, and takes the dual step after it."""
+class Step:
+    """Takes the steps of a run, and keeps what they leave: the multipliers, and the losses for the log.
 
-    scale_before = 1.0
-    """The gradient scaler's scale before the optimizer's step."""
+    The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
+    loss is the sum over all targets of the step, in all micro-batches and on all ranks, divided by their number. A loss
+    or gradient that is not finite, or a mean loss below 0, stops training before the optimizer's step.
 
-    def check_step(self, model: nn.Module, norm: Any) -> None:
-        """Check losses and gradient before the optimizer step; an error on one rank stops all ranks."""
-        if not self.computed:  # Transformers calls `compute_loss` before every step
-            raise InputError(LOSS_IS_OURS.format("did not call super().compute_loss(...)"))
-        of_loss, of_gradient, size = self.sums.fault, None, None
-        suspect = of_loss is not None or (self.dual.problem.constrained and bool((self.sums.values < 0).any()))
-        if norm is not None and self.accelerator.scaler is None:  # a scaler checks gradients itself and skips the step
-            size = norm.full_tensor() if hasattr(norm, "full_tensor") else torch.as_tensor(norm)  # sharded by FSDP2
-        if self.accelerator.num_processes == 1:
-            failed = suspect or not (size is None or math.isfinite(size))
-        else:  # one reduction for both checks
-            bad = torch.tensor(float(suspect)).to(self.args.device, non_blocking=True)
-            bad = bad if size is None else bad + (~size.to(bad).isfinite()).to(bad)
-            failed = self.accelerator.reduce(bad).item() > 0
-        if not self.state.global_step and not failed:
-            tell_idle_heads(self)
-        if failed:
-            if size is not None and not math.isfinite(size):
-                of_gradient = f"the gradient is not finite (its norm is {float(size)})"
-            # A loss below 0 on one rank is no fault yet: the mean over all ranks may be above.
-            self.stop_step(model, of_loss or of_gradient, of_loss is not None)
+    Args:
+        objective: The layer losses of a batch.
+        method: The method, which gives their weights.
+        dual: The multipliers.
+        accelerator: Accelerate's, which knows whether a gradient scaler skipped the optimizer's step.
+        ranks: The processes of the run.
+        folder: The run's folder, whose newest checkpoint an error names.
+        other_sums: K, the number of further sums in a batch's `LossSums`.
+    """
 
-    def _drop(self) -> None:
-        """Forget the losses of a step that is not taken."""
+    def __init__(
+        self,
+        objective: Objective,
+        method: Method,
+        dual: PrimalDual[DescentProblem],
+        accelerator: Accelerator,
+        ranks: Ranks,
+        folder: Path,
+        other_sums: int = 0,
+    ):
+        self.objective = objective
+        self.method = method
+        self.dual = dual
+        self.constrained = dual.problem.constrained
+        self.accelerator = accelerator
+        self.ranks = ranks
+        self.folder = folder
+        self.other_sums = other_sums
+        self.sums = LossSums(dual.problem.depth, other_sums)
+        """Of the current step, on this rank."""
+        self.micro_batches = 0
+        """The number of this step's micro-batches that went through the model."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Reset the logs for a new run; the multipliers keep their state."""
+        problem = self.dual.problem
+        self.outlook = Outlook(problem)
+        self.since_log = LossSums(problem.depth, self.other_sums)
+        """Of the steps since the last log, on this rank."""
+        self.logged = LossSums(problem.depth, self.other_sums)
+        """Of all logs so far, over all ranks."""
         self.sums.clear()
-        self.dual.skip()
 
-    def stop_step(self, model: nn.Module, fault: str | None, of_loss: bool) -> None:
-        """Save the state before the step, and raise an error on all ranks; go on if all means are finite and ≥ 0."""
-        numbers, data = self.step_samples(), cast(Any, self.train_dataset)
-        samples = ", ".join(map(str, numbers)) or "unknown"
-        if fault and (broken := [str(number) for number in numbers if not _finite(data, number)]):
-            samples += f" (NaN or infinity in the data of {', '.join(broken)})"
-        faults = gather_object([(of_loss, f"{self._rank}{fault}; samples {samples}")] if fault else [])
-        step = f"step {self.state.global_step + 1}"
-        if faults:
-            self._drop()
-            # A non-finite loss on one rank makes the gradient non-finite on all: report the loss only.
-            causes = [cause for of_loss, cause in faults if of_loss] or [cause for _, cause in faults]
-            raise NonFiniteLossError(
-                f"{step}: {'; '.join(causes)}. {self._keep(model)} Look at these samples. {self._way_on()}"
+    def loss(
+        self, model: nn.Module, inputs: dict[str, Any], targets: Tensor | int | None, state: TrainerState
+    ) -> tuple[Tensor, BatchLosses]:
+        """A micro-batch's part of the Lagrangian, w·(f_0 … f_L), to call ``backward`` on, and its layer losses.
+
+        Args:
+            model: The objective, as Accelerate has prepared it.
+            inputs: The fields of the micro-batch.
+            targets: The number of targets in the step over all ranks; None for a micro-batch that is a step.
+            state: The trainer's, which counts the steps.
+        """
+        idle = inputs.pop(IDLE, False)
+        step, steps = state.global_step, state.max_steps
+        self.objective.begin(step, self.micro_batches)
+        self.method.before_pass(step, steps, self.micro_batches)
+        inner = self.method.inner or self.objective.own
+        batch = model(weights=self.method.weights(step, steps), inner=inner, **inputs)
+        self.micro_batches += 1
+        self.sums.add(batch.losses, idle=idle)
+        if not batch.lagrangian.requires_grad and batch.targets:
+            raise InputError(
+                "there is nothing to train: the loss of the last layer depends on no parameter with requires_grad. "
+                "Look for torch.no_grad or detach in the model or its readout."
             )
-        whole = self.sums.with_numbers(self._over_ranks(self.sums.numbers))
+        # An idle rank computes too, because every rank must take part in the collectives.
+        lagrangian = batch.lagrangian * 0 if idle else batch.lagrangian
+        total = batch.targets if targets is None else targets
+        # Parallel training averages gradients over ranks; multiply by their number to get the sum.
+        ranks = self.ranks.number
+        share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
+        return lagrangian * share, batch
+
+    def fails(self, norm: Any) -> bool:
+        """Whether a loss or the gradient is at fault on any rank. Called before the optimizer's step, on all ranks.
+
+        Args:
+            norm: The gradient's norm, a tensor or a number; None if it is not known.
+        """
+        if not self.micro_batches:  # Transformers calls `compute_loss` before every step
+            raise InputError(LOSS_IS_OURS.format("did not call super().compute_loss(...)"))
+        scaler = self.accelerator.scaler
+        self.scale = 1.0 if scaler is None else scaler.get_scale()
+        self.norm = None
+        if norm is not None and scaler is None:  # a scaler checks gradients itself, and skips the step
+            self.norm = norm.full_tensor() if hasattr(norm, "full_tensor") else torch.as_tensor(norm)  # FSDP2 shards it
+        suspect = self.sums.fault is not None or (self.constrained and bool((self.sums.values < 0).any()))
+        if self.ranks.number == 1:
+            return suspect or not (self.norm is None or math.isfinite(self.norm))
+        bad = torch.tensor(float(suspect)).to(self.ranks.device, non_blocking=True)
+        if self.norm is not None:  # one reduction for both checks
+            bad = bad + (~self.norm.to(bad).isfinite()).to(bad)
+        return self.ranks.sum(bad).item() > 0
+
+    def stop(self, step: int, samples: Callable[[], str], keep: Callable[[], str]) -> None:
+        """Raise an error on all ranks for a step that `fails`; return if all means are finite and at least 0.
+
+        Args:
+            step: The steps before this one.
+            samples: Names this rank's samples of the step.
+            keep: Saves the state before the step, and says what it did. All ranks call it.
+
+        Raises:
+            NonFiniteLossError: If a loss or the gradient is not finite on a rank.
+            InputError: If a mean loss is negative.
+        """
+        of_loss = self.sums.fault
+        fault = of_loss
+        if fault is None and self.norm is not None and not math.isfinite(self.norm):
+            fault = f"the gradient is not finite (its norm is {float(self.norm)})"
+        # A loss below 0 on one rank is no fault yet: the mean over all ranks may be above.
+        faults = [] if fault is None else [(of_loss is not None, f"{self.ranks.prefix}{fault}; samples {samples()}")]
+        if faults := gather_object(faults):
+            self.drop()
+            # A non-finite loss on one rank makes the gradient non-finite on all: report the loss only.
+            causes = [cause for is_loss, cause in faults if is_loss] or [cause for _, cause in faults]
+            raise NonFiniteLossError(
+                f"step {step + 1}: {'; '.join(causes)}. {keep()} Look at these samples. "
+                f"{way_on(self.folder, self.ranks)}"
+            )
+        whole = self.sums.with_numbers(self.ranks.sum(self.sums.numbers))
         try:
             refuse_negative(whole.means, whole.first)
         except InputError as error:
-            self._drop()
-            raise InputError(f"{step}: {error} {self._keep(model)}") from None
+            self.drop()
+            raise InputError(f"step {step + 1}: {error} {keep()}") from None
 
-    def _keep(self, model: nn.Module) -> str:
-        """Save the state before the step, if it can be of use, and say what was done."""
-        step, folder = self.state.global_step, self.args.folder
-        saved = self._from_main((folder / f"{PREFIX_CHECKPOINT_DIR}-{step}").exists)
-        if self._broken():
-            state = "; they were not all finite before it"
-        elif step and self.args.save_strategy != "no" and not saved:
-            # Not saved as a checkpoint: rotation would delete an earlier one, which is a better start after divergence.
-            self.write_checkpoint(folder / f"{STOPPED}{step}", model)
-            state = f", and the state before it is saved in {STOPPED}{step}"
-        else:
-            state = ""
-        return f"No parameter has moved in this step{state}."
+    def end(self, step: int) -> None:
+        """Take the dual step after the optimizer's, unless a gradient scaler skipped that one.
 
-    def _dual_step(self) -> None:
-        """Take the dual step, unless a gradient scaler skipped the primal step."""
-        if self.accelerator.optimizer_step_was_skipped or self.scale < self.scale_before:
-            self._drop()
+        Args:
+            step: The steps taken, with this one.
+
+        Raises:
+            NonFiniteLossError: If a multiplier would not be finite; it stops all ranks, which use the same sums.
+        """
+        scaler = self.accelerator.scaler  # whose scale falls at a skipped step; Accelerate misses a fused optimizer's
+        if self.accelerator.optimizer_step_was_skipped or (scaler is not None and scaler.get_scale() < self.scale):
+            self.drop()
             return
         counts = self.since_log.counts
         if self.sums.counts[0] and counts[0] < counts[-1]:
             # Warm-up, which reads the last exit only, has just ended: average all layers over the same steps.
             self.since_log.restart()
         self.since_log.add(self.sums)
-        self.dual.observe(self.sums)
+        self._ascend(partial(self.dual.step, self.sums), step)
         self.sums.clear()
-        self.ascend(self.dual.step)
 
-    def ascend(self, move: Callable[[], Any]) -> None:
-        """Move the multipliers; a non-finite result stops all ranks, because all use the same sums."""
+    def end_epoch(self, step: int) -> None:
+        """Take the dual step of an epoch, if the schedule has one, after ``step`` steps."""
+        self._ascend(self.dual.end_epoch, step)
+
+    def _ascend(self, move: Callable[[], Any], step: int) -> None:
         try:
             move()
         except NonFiniteLossError as error:
-            raise NonFiniteLossError(f"step {self.state.global_step}: {error} {self._way_on()}") from None
+            raise NonFiniteLossError(f"step {step}: {error} {way_on(self.folder, self.ranks)}") from None
 
-    @property
-    def scale(self) -> float:
-        """The gradient scaler's scale, which falls at a skipped step; Accelerate misses it with a fused optimizer."""
-        scaler = self.accelerator.scaler
-        return 1.0 if scaler is None else scaler.get_scale()
+    def drop(self) -> None:
+        """Forget the losses of a step that is not taken."""
+        self.sums.clear()
+        self.dual.skip()
 
+    def report(self, state: TrainerState) -> tuple[LossSums, dict[str, tuple[int, list[float]]]]:
+        """End an interval of the log, and warn of constraints that will not be met. All ranks must call this.
 
-def _finite(data: Any, number: int) -> bool:
-    """Whether the numbers of a sample's fields are finite; other fields, and a sample that fails, are not looked at."""
-    try:
-        sample = data[number]
-    except Exception:  # the user's own code, which must not hide why training stopped
-        return True
-    for value in sample.values() if isinstance(sample, Mapping) else ():
-        with suppress(TypeError, ValueError, RuntimeError):  # no array of numbers
-            if not torch.as_tensor(value).isfinite().all():
-                return False
-    return True
+        Returns:
+            The interval's sums over all ranks; and the rows of the log by name, each the layer of its first value and
+            the values.
+        """
+        sums = self.since_log.with_numbers(self.ranks.sum(self.since_log.numbers))
+        self.since_log.clear()
+        self.logged.add(sums)
+        first, losses, problem = sums.first, sums.means, self.dual.problem
+        weights = self.method.weights(state.global_step, state.max_steps)
+        rows: dict[str, tuple[int, list[float]]] = {"loss": (first, losses.tolist()), "weight": (0, weights)}
+        if not self.constrained:
+            return sums, rows
+        rows["multiplier"] = 0, self.dual.multipliers.tolist()
+        rows["slack"] = 1, self.dual.slack[1:].tolist()
+        if first:
+            return sums, rows
+        rows["violation"] = 1, problem.violations(losses)[1:].tolist()
+        if self.dual.warm and self.ranks.is_main and losses.isfinite().all():
+            for sentence in self.outlook.report(losses, self.dual.multipliers):
+                logger.warning(f"step {state.global_step}: {sentence}")
+        return sums, rows
 
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: the multipliers, the sums for the log, and the warnings so far."""
+        return {
+            "dual": self.dual.state_dict(),
+            "since_log": self.since_log.numbers,
+            "logged": self.logged.numbers,
+            "outlook": self.outlook.state_dict(),
+        }
 
-class DualStep(TrainerCallback):
-    """Takes the dual step when the training loop ends a step or an epoch."""
-
-    def __init__(self, trainer: Stepping):
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Set the warm-up and the horizon, and reset for a new run."""
-        if not state.global_step:
-            try_metrics(self.trainer)
-        # The numbers of steps in an epoch and in the run are not known earlier.
-        self.steps, dual = steps_of_epoch(args, state, kwargs["train_dataloader"]), self.trainer.dual
-        # Warm-up never starts again, not even in a longer run.
-        if not (dual.steps and dual.warm):
-            dual.warmup = args.warmup(state.max_steps, self.steps)
-        dual.plan(math.ceil(state.max_steps / self.steps) if dual.every == "epoch" else state.max_steps)
-        self.postponed = False
-        if state.global_step:
-            args.eval_on_start = False  # it was done before the interruption
-            return
-        self.trainer.begin_run()
-        if state.is_world_process_zero:  # delete the results of an earlier run
-            self.trainer.records.truncate_after(-1)
-            remove(args.folder / FEASIBLE_FOLDER)
-            forget_results(args.folder)
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """End the epoch before, if there was one: so a run resumed from an epoch's last checkpoint ends it too."""
-        if state.global_step and state.global_step % self.steps == 0:
-            self.trainer.ascend(self.trainer.dual.end_epoch)
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Store the gradient scaler's scale, to see whether it skips the step."""
-        self.trainer.scale_before = self.trainer.scale
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Take the dual step, and postpone a save at the end of an epoch."""
-        self.trainer._dual_step()
-        # Save after the evaluation and the log at the end of the epoch, which a resumed run does not repeat.
-        measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
-        if control.should_save and measured and state.global_step % self.steps == 0:
-            control.should_save, self.postponed = False, True
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Do the postponed save."""
-        if self.postponed:
-            control.should_save, self.postponed = True, False
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """Transformers' callback with the trainer's own comparison, and a count that resuming restores.
-
-    Transformers stores the count in every checkpoint, but restores it only together with control flags that would end
-    a resumed run with more steps immediately.
-    """
-
-    def __init__(self, patience: int, trainer: Stepping):
-        super().__init__(patience)
-        self.trainer = trainer
-
-    @property
-    def ended(self) -> bool:
-        """Whether ``patience`` evaluations in a row found no better model."""
-        return self.early_stopping_patience_counter >= self.early_stopping_patience
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Restore the count from the checkpoint; if it had ended training, end training again."""
-        super().on_train_begin(args, state, control, **kwargs)
-        states: Any = state.stateful_callbacks
-        stored = states.get(type(self).__name__) if state.global_step else None
-        self.early_stopping_patience_counter = stored["attributes"]["early_stopping_patience_counter"] if stored else 0
-        states[type(self).__name__] = self.state()  # Transformers saves callbacks that have an entry
-        control.should_training_stop |= self.ended
-
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> None:
-        """Count evaluations without a better model, except in warm-up and on other data, and end training."""
-        if not self.trainer.chooses:
-            return
-        better = self.trainer.in_warmup or self.trainer.beats_best(metrics)
-        self.early_stopping_patience_counter = 0 if better else self.early_stopping_patience_counter + 1
-        ended = control.should_training_stop
-        control.should_training_stop |= self.ended
-        if control.should_training_stop and not ended and state.is_world_process_zero:
-            logger.warning(
-                f"step {state.global_step} of {state.max_steps}: {args.metric_for_best_model} has not become better in "
-                f"{self.early_stopping_patience} evaluations; training ends."
-            )
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of `state_dict`, or its JSON."""
+        self.dual.load_state_dict(state["dual"])
+        self.sums.clear()
+        self.since_log = self.since_log.with_numbers(state["since_log"])
+        self.logged = self.logged.with_numbers(state["logged"])
+        self.outlook.load_state_dict(state["outlook"])

@@ -1,54 +1,93 @@
 """DescentTrainer: Transformers' Trainer with the Lagrangian as its loss and a dual step after each primal step.
 
-`DescentMixin` implements it for any trainer that is derived from `Trainer`.
+`DescentMixin` implements it for any trainer that is derived from `Trainer`: thin overrides of its public methods, which
+call the parts of a run, `Step`, `Loader`, `Checkpoints`, `Selection` and `Measurer`. Those of private methods are in
+``hf_hooks``.
 """
 
 import logging
 import math
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from tqdm import tqdm
-from transformers import TrainingArguments
-from transformers.trainer_utils import has_length
+from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput, IntervalStrategy, has_length, speed_metrics
+from transformers.utils import is_datasets_available
 
-from descend.core import LossSums
-from descend.errors import InputError
-from descend.methods import CLASSES
-from descend.models import check_savable
+from descend.core import DescentProblem, LossSums, PrimalDual
+from descend.errors import InputError, refusing
+from descend.evaluation.calibration import TEMPERATURES
+from descend.evaluation.layers import LayerLosses, WatchRows, few
+from descend.methods import CLASSES, Method
+from descend.models import changed, check_savable, evaluating
 from descend.noise import GaussianNoise, Noise
 from descend.objective import Objective
-from descend.results import RECORDS_FILE, Records
+from descend.results import (
+    CARD_FILE,
+    DUAL_FILE,
+    FEASIBLE_FOLDER,
+    RECORDS_FILE,
+    TRAINED_KEY,
+    Records,
+    Summary,
+    Trained,
+    Verdict,
+    atomic_folder,
+    forget_results,
+    remove,
+    write_card,
+)
 from descend.tasks import Task
 from descend.tiles import TargetSample
-from descend.training.checkpoints import (
-    any_checkpoints,
-    newest_whole,
-    rename_damaged,
-    rotate,
-    step_of,
-    unusable,
-)
-from descend.training.checks import first_losses
-from descend.training.config import DescentArguments, DescentConfig
-from descend.training.hf_hooks import overriding, refuse_arguments
-from descend.training.order import IDLE
-from descend.training.step import DualStep, EarlyStopping, Stepping
+from descend.training.callback import DualStep, EarlyStopping
+from descend.training.checkpoints import Checkpoints, rotate, step_of
+from descend.training.checks import check_selection, overriding, try_metrics
+from descend.training.config import MEASURED, DescentArguments, DescentConfig
+from descend.training.exits import check_optimizer, fit_own_exits, give_own_exits, set_head_rate
+from descend.training.hf_hooks import TrainerHooks, refuse_arguments
+from descend.training.judging import Judge
+from descend.training.loader import Loader
+from descend.training.measuring import Measurer, Predictions, size_of
+from descend.training.outlook import Outlook
+from descend.training.ranks import Ranks
+from descend.training.saving import card, gathered, trained_with, write_dual, write_model
+from descend.training.selection import Selection
+from descend.training.step import Step
+
+if is_datasets_available():
+    import datasets
 
 logger = logging.getLogger(__name__)
 
 CAP_MARGIN = 1.1
 """The cap that α takes by itself, in first losses: those of other samples differ by some percent."""
 
+MOST_FIRST = 256
+"""Training samples, taken evenly, on which the first losses are measured."""
 
-class DescentMixin(Stepping):
-    """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it.
 
-    The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
-    loss is the sum over all targets of the step, in all micro-batches and on all ranks, divided by their number.
-    """
+class DescentMixin(TrainerHooks):
+    """Adds layerwise descent constraints to Transformers' `Trainer`, or to a trainer derived from it."""
+
+    other_sums = 0
+    """K, the number of further sums in a batch's `LossSums`."""
+    other_metrics: tuple[str, ...] = ()
+    """Further metrics of an evaluation."""
+    temperature = 1.0
+    """By which `calibrate` has divided a classifier's logits."""
+    summary: Summary | None = None
+    """Set by `descend.evaluate`, for the model card."""
+
+    # --- the parts of a run
 
     def _constrain(
         self,
@@ -58,24 +97,61 @@ class DescentMixin(Stepping):
         noise: Noise | float | None,
         sample: TargetSample | None = None,
     ) -> None:
-        """Set up the objective, the multipliers and the records."""
+        """Set up the objective, which the accelerator prepares in place of the model."""
         noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
-        self.objective = objective = Objective(model, task, noise, sample)
-        self._exits_are_new = self.give_own_exits(args)
+        self.objective = Objective(model, task, noise, sample)
+        self._exits_are_new = give_own_exits(self.objective, args)
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False
-        if objective.sample_fields is None:
+        if self.objective.sample_fields is None:
             args.remove_unused_columns = False
-        self.dual = args.primal_dual(objective.model.depth, objective.model.first_layer)
-        self.method = CLASSES[args.method](args)
-        self.sums = LossSums(self.dual.problem.depth, self.other_sums)
-        self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
-        self.verdict = None
-        self.chooses = False
-        self.begin_run()
 
     def _ready(self) -> None:
-        """Check the data and add the callbacks; the last part of the constructor."""
+        """Check the data, and set up the parts of the run; the last part of the constructor."""
+        args, objective = self.args, self.objective
+        depth, first = objective.model.depth, objective.model.first_layer
+        dual = args.primal_dual(depth, first)
+        self.ranks = Ranks(args)
+        self.measurer = Measurer(objective, args, self.on_device, self.compute_loss_context_manager)
+        self._check_data()
+        further = self.compute_metrics is not None or bool(overriding(type(self), "evaluate"))
+        sets = self.evaluated(self.eval_dataset)
+        check_selection(args, objective.task, sets, self.measured, evaluates=self.evaluates, further=further)
+        if args.calibrate and self.measurer.tempers and not self._calibrates:
+            logger.warning(
+                "calibrate needs one eval_dataset and evaluations in training (eval_strategy); one of them is missing. "
+                "The classifier stays as it is trained, at temperature 1."
+            )
+        check_optimizer(objective, self.optimizer)
+        loads = bool(overriding(type(self), "get_train_dataloader"))
+        if self._exits_are_new and not loads:
+            fit_own_exits(objective, self.train_dataset, self.measurer.batches(self.evaluation_collator()))
+        self.loss_is_scaled_for_ga = True
+        self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
+        if args.measures_cap and self.train_dataset is not None:
+            self._measure_cap(dual.problem, loads)
+            dual = args.primal_dual(depth, first)
+        method = CLASSES[args.method](args)
+        self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
+        self.step = Step(objective, method, dual, self.accelerator, self.ranks, args.folder, self.other_sums)
+        self.loader = Loader(objective.task, args, self.accelerator, self.ranks)
+        self.selection = Selection(args, method, dual, sets)
+        self.checkpoints = Checkpoints(args, self.ranks, [self.step, self.selection])
+        self.judge = Judge(objective.task, self.ranks, args.problem(depth, first), self.selection.problem, method.asks)
+        method.attach(self)
+        problem = dual.problem
+        if problem.alpha and not problem.stop_gradient and problem.cap is None and self.ranks.is_main:
+            logger.warning(
+                "alpha through both sides (stop_gradient off) without a cap pays each layer but the last for a higher "
+                f"loss, and nothing bounds that of layer {problem.first}. Give a cap, such as loss/{problem.first} of "
+                "the first log, or leave stop_gradient out."
+            )
+        self.add_callback(DualStep(self.step, self._begin_run))
+        if args.patience is not None:
+            self.add_callback(EarlyStopping(args.patience, self.selection))
+
+    def _check_data(self) -> None:
+        """Run a few samples of each data set through the objective."""
         if self.train_dataset is not None and has_length(self.train_dataset) and not len(self.train_dataset):
             raise InputError("train_dataset must hold at least one sample; got 0. Choose other samples.")
         data = {} if overriding(type(self), "get_train_dataloader") else {"training data": self.train_dataset}
@@ -83,41 +159,96 @@ class DescentMixin(Stepping):
             evaluated = self.evaluated(self.eval_dataset)
             data |= {f"{name} evaluation data".lstrip(): each for name, each in evaluated.items()}
         self.objective.check_data(data, self.evaluation_collator(), noise=self.objective.noise is not None)
-        self.check_selection()
-        self.check_optimizer()
-        if self._exits_are_new:
-            self.fit_exits()
-        self.loss_is_scaled_for_ga = True
-        self.model_accepts_loss_kwargs = False  # `get_batch_samples` counts the targets
-        if self.args.measures_cap and self.train_dataset is not None:
-            self._measure_cap()
-        self.method.attach(self)
-        problem = self.dual.problem
-        if problem.alpha and not problem.stop_gradient and problem.cap is None and self.is_world_process_zero():
-            logger.warning(
-                "alpha through both sides (stop_gradient off) without a cap pays each layer but the last for a higher "
-                f"loss, and nothing bounds that of layer {problem.first}. Give a cap, such as loss/{problem.first} of "
-                "the first log, or leave stop_gradient out."
-            )
-        self.add_callback(DualStep(self))
-        if self.args.patience is not None:
-            self.add_callback(EarlyStopping(self.args.patience, self))
 
-    def _measure_cap(self) -> None:
-        """Set the cap of α: a tenth above the first loss of the exit that it bounds, see `first_losses`."""
-        problem, losses = self.dual.problem, first_losses(self)
-        value = CAP_MARGIN * losses[problem.cap_layer].item() if losses is not None else 0.0
-        if not 0 < value < math.inf:  # unknown; of a loss that is no number, the first step says so
-            if self.is_world_process_zero():
-                logger.warning(
-                    "alpha alone takes its cap from the first losses, which can't be measured here before training. "
-                    "Without one no gradient flows through a bound, and later layers may have no room left. Give a "
-                    f"cap (--cap), such as loss/{problem.first} of the first log, and stop_gradient off."
-                )
-            return
-        self.args.take_cap(float(f"{self._broadcast(value):.6g}"))
-        self.dual = self.args.primal_dual(self.objective.model.depth, self.objective.model.first_layer)
-        self.begin_run()
+    def _measure_cap(self, problem: DescentProblem, loads: bool) -> None:
+        """Set the cap of α: a tenth above the first loss of the exit that it bounds, on some training samples.
+
+        That of streams, of samples behind a loader of the user's, and of a model that is sharded or not yet there is
+        not measured, and there is no cap.
+        """
+        data: Any = self.train_dataset
+        known = has_length(data) and hasattr(data, "__getitem__") and not loads
+        elsewhere = self.is_fsdp_enabled or self.is_deepspeed_enabled or hasattr(self.objective, "reshard")
+        value = 0.0
+        if known and not elsewhere and not any(each.is_meta for each in self.objective.parameters()):
+            batches = self.measurer.batches(self.evaluation_collator())
+            with evaluating(self.objective):
+                layers = self._measure(batches.loader(few(data, MOST_FIRST)))
+            value = CAP_MARGIN * layers.losses.mean(0)[problem.cap_layer].item()
+        if 0 < value < math.inf:
+            self.args.take_cap(float(f"{self.ranks.broadcast(value):.6g}"))
+        elif self.ranks.is_main:  # unknown; of a loss that is no number, the first step says so
+            logger.warning(
+                "alpha alone takes its cap from the first losses, which can't be measured here before training. "
+                "Without one no gradient flows through a bound, and later layers may have no room left. Give a "
+                f"cap (--cap), such as loss/{problem.first} of the first log, and stop_gradient off."
+            )
+
+    def _begin_run(self) -> None:
+        """Try the metrics, and begin a new run in the folder; multipliers keep their state."""
+        if self.compute_metrics is not None and self.evaluates and not overriding(type(self), "evaluate"):
+            sets = self.evaluated(self.eval_dataset) or {"": None}
+            loaders = {name: partial(self.evaluation_loader, data, name) for name, data in sets.items()}
+            try_metrics(self.measurer, loaders, self._predictions, self._check_metrics)
+        self.step.restart()
+        self.selection.restart()
+        self.checkpoints.start_clock()
+        self.temperature, self.summary = 1.0, None
+        if self.ranks.is_main:  # delete the results of an earlier run
+            self.records.truncate_after(-1)
+            remove(self.args.folder / FEASIBLE_FOLDER)
+            forget_results(self.args.folder)
+
+    @property
+    def dual(self) -> PrimalDual[DescentProblem]:
+        """The multipliers."""
+        return self.step.dual
+
+    @property
+    def method(self) -> Method:
+        """The method of training."""
+        return self.step.method
+
+    @property
+    def outlook(self) -> Outlook:
+        """The warnings of constraints that will not be met."""
+        return self.step.outlook
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The last verdict on the trainer's own evaluation data; that of the best model, if it was loaded."""
+        return self.selection.verdict
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, including those before an interruption."""
+        return self.checkpoints.seconds
+
+    # --- the loop
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> Any:
+        """As in Transformers, but a loader without a batch is refused."""
+        if has_length(dataloader) and not len(dataloader):
+            raise InputError(
+                "expected at least one batch to train on; the data loader has none. Give more samples, lower "
+                "per_device_train_batch_size, or switch off dataloader_drop_last, which drops a batch that is not full."
+            )
+        return super().set_initial_training_values(args, dataloader)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Transformers' loader, changed so that each sample comes once per epoch; see `Loader.share`."""
+        with changed(self, data_collator=self.loader.collator(self.data_collator, self.train_dataset)):
+            loader = super().get_train_dataloader()
+        self.loader.share(loader)
+        return loader
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list, Tensor | int | None]:
+        """The micro-batches of a step, and the number of targets in them over all ranks."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self.step.micro_batches = 0
+        return batches, self.loader.count(batches)
 
     def compute_loss(
         self,
@@ -126,31 +257,23 @@ class DescentMixin(Stepping):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """A micro-batch's part of the Lagrangian, w·(f_0 … f_L)."""
-        idle = inputs.pop(IDLE, False)
-        step, micro_batch = self.state.global_step, self.computed
-        self.objective.begin(step, micro_batch)
-        self.method.before_pass(step, self.state.max_steps, micro_batch)
-        batch = model(weights=self._weights, inner=self.method.inner or self.objective.own, **inputs)
-        self.computed += 1
-        self.sums.add(batch.losses, idle=idle)
-        if batch.targets and not batch.lagrangian.requires_grad:
-            raise InputError(
-                "there is nothing to train: the loss of the last layer depends on no parameter with requires_grad. "
-                "Look for torch.no_grad or detach in the model or its readout."
-            )
-        # An idle rank computes too, because every rank must take part in the collectives.
-        lagrangian = batch.lagrangian * 0 if idle else batch.lagrangian
-        total = batch.targets if num_items_in_batch is None else num_items_in_batch
-        # Parallel training averages gradients over ranks; multiply by their number to get the sum.
-        ranks = self.accelerator.num_processes
-        share = ranks / total.clamp(min=1) if isinstance(total, Tensor) else ranks / max(total, 1)
-        return (lagrangian * share, batch.sums) if return_outputs else lagrangian * share
+        """A micro-batch's part of the Lagrangian, w·(f_0 … f_L), and the sums of its exits' losses."""
+        loss, batch = self.step.loss(model, inputs, num_items_in_batch, self.state)
+        return (loss, batch.sums) if return_outputs else loss
 
-    @property
-    def _weights(self) -> list[float]:
-        """w_0 … w_L of the next primal step; by default `PrimalDual.weights`."""
-        return self.method.weights(self.state.global_step, self.state.max_steps)
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Transformers' optimizer; the head and own exits learn at ``head_lr_ratio`` times the model's rate."""
+        is_new = self.optimizer is None
+        with refusing("the optimizer can't be made", "Correct optim, optim_args or optim_target_modules."):
+            optimizer = super().create_optimizer(*args, **kwargs)
+        if is_new:
+            set_head_rate(optimizer, self.objective, self.args.head_lr_ratio)
+        return optimizer
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        """Transformers' schedule of the learning rate."""
+        with refusing("the schedule can't be made", "Correct lr_scheduler_type or lr_scheduler_kwargs."):
+            return super().create_scheduler(*args, **kwargs)
 
     def _other_logs(self, sums: LossSums) -> dict[str, float]:
         """Log entries from the further sums since the last log."""
@@ -159,20 +282,8 @@ class DescentMixin(Stepping):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the dual's state and the layer losses to a training log."""
         if "loss" in logs:
-            sums = self.since_log.with_numbers(self._over_ranks(self.since_log.numbers))
-            self.since_log.clear()
-            self.logged.add(sums)
-            first, losses = sums.first, sums.means
+            sums, rows = self.step.report(self.state)
             logs |= self._other_logs(sums)
-            rows: dict[str, tuple[int, list[float]]] = {"loss": (first, losses.tolist()), "weight": (0, self._weights)}
-            if self.dual.problem.constrained:
-                rows["multiplier"] = 0, self.dual.multipliers.tolist()
-                rows["slack"] = 1, self.dual.slack[1:].tolist()
-                if not first:
-                    rows["violation"] = 1, self.dual.problem.violations(losses)[1:].tolist()
-                    if self.dual.warm and self.is_world_process_zero() and losses.isfinite().all():
-                        for sentence in self.outlook.report(losses, self.dual.multipliers):
-                            logger.warning(f"step {self.state.global_step}: {sentence}")
             for name, (start, values) in rows.items():
                 if self.is_world_process_zero():
                     step, level = self.state.global_step, self._level
@@ -203,16 +314,8 @@ class DescentMixin(Stepping):
                 be saved; if there is no batch to train on, or no parameter to train.
             SaveError: If a checkpoint or the records can't be written; earlier checkpoints are not affected.
         """
-        checkpoint = resume_from_checkpoint or None
-        if checkpoint is True:
-            checkpoint = self.last_checkpoint()
-            others = self._from_main(lambda: any_checkpoints(self.args.folder))  # another trainer's: said below
-            if checkpoint is None and not others:
-                raise InputError(f"{self.args.folder} has no whole checkpoint to go on from.")
-            checkpoint = checkpoint or str(others[-1])
-        if checkpoint is not None and (fault := self._from_main(lambda: unusable(Path(checkpoint)))):
-            raise InputError(fault)
-        self.refuse_foreign_files(checkpoint, trains=True)
+        checkpoint = self.checkpoints.chosen(resume_from_checkpoint)
+        self.checkpoints.refuse_foreign(checkpoint, self.method.asks, trains=True)
         if not any(parameter.requires_grad for parameter in self.objective.parameters()):
             raise InputError(
                 f"there is nothing to train: all parameters of {type(self.users_model).__name__} are frozen. Set "
@@ -240,14 +343,7 @@ class DescentMixin(Stepping):
 
     def last_checkpoint(self) -> str | None:
         """The newest undamaged checkpoint of the run; newer damaged ones are reported and renamed."""
-
-        def look() -> str | None:
-            newest, damaged = newest_whole(self.args.folder)
-            for checkpoint, fault in damaged.items():
-                rename_damaged(checkpoint, fault)
-            return None if newest is None else str(newest)
-
-        return self._from_main(look)
+        return self.checkpoints.newest()
 
     @property
     def kept_step(self) -> int:
@@ -256,6 +352,303 @@ class DescentMixin(Stepping):
         if not self.args.load_best_model_at_end or best is None:
             return self.state.global_step
         return step_of(Path(best))
+
+    # --- evaluation
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Measure every layer's loss and metric at the training noise, and check the constraints.
+
+        The batches are those of `get_eval_dataloader` if a subclass overrides it; otherwise every process reads all
+        samples in their order. A sample's number, to which its noise belongs, is its place among them.
+
+        Args:
+            eval_dataset: Samples, several data sets by name, or the name of one of the trainer's data sets; by default
+                all of the trainer's.
+            ignore_keys: Not used: predictions have no keys.
+            metric_key_prefix: The prefix of the metrics' names.
+
+        Returns:
+            The last layer's loss and metric, the worst violation, whether the constraints hold, the merit
+            (`DescentProblem.merit`) in the problem that training solves, and the result of ``compute_metrics`` for the
+            last layer's predictions. During training a classifier is measured on the trainer's own data at the
+            temperature with which it would be saved.
+
+        Raises:
+            InputError: If there are no samples, or a layer's mean loss on them is negative.
+        """
+        is_own = eval_dataset is None or eval_dataset is self.eval_dataset
+        if is_own and not self.is_in_train:
+            self.checkpoints.refuse_foreign(None, self.method.asks, trains=False)
+        if isinstance(eval_dataset, str):
+            known = self.evaluated(self.eval_dataset)
+            if eval_dataset not in known:
+                raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
+            eval_dataset = known[eval_dataset]
+        datasets = self.evaluated(self.eval_dataset if is_own else eval_dataset)
+        if not datasets and overriding(type(self), "get_eval_dataloader"):
+            datasets = {"": None}
+        if not datasets:
+            raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
+        metrics: dict[str, float] = {}
+        losses: list[float] = []
+        verdicts: list[Verdict] = []
+        for name, dataset in datasets.items():
+            began = time.time()
+            predictions = None if self.compute_metrics is None else self._predictions()
+            loader = self.evaluation_loader(dataset, name if is_own else "")
+            self.callback_handler.eval_dataloader = loader
+            self._samples = 0
+            layers = self._measure(loader, predictions, calls_back=True)
+            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+            further, candidate = self._further_metrics(layers), is_own and self.is_in_train
+            judged = self.judge.judge(layers, prefix, predictions, further, tempers=candidate)
+            named = judged.metrics
+            verdicts.append(judged.verdict)
+            batches = math.ceil(self._samples / self.args.eval_batch_size)  # as Transformers counts them
+            named |= speed_metrics(prefix, began, num_samples=self._samples, num_steps=batches)
+            self.log(named)
+            metrics |= named
+            losses.append(named[f"{prefix}_loss"])
+            # Only the trainer's own evaluation set affects records and model selection.
+            if is_own and self.is_world_process_zero():
+                self.records.rows(
+                    {"loss": judged.layers.losses.mean(0).tolist(), self.objective.task.metric: judged.layers.metrics},
+                    step=self.state.global_step,
+                    split=f"validation {name}".rstrip(),
+                    noise=self._level,
+                )
+        # The card calls the trainer's own data the evaluation data.
+        if is_own and self.selection.judged(self.state.global_step, verdicts, losses):
+            self._save_best_feasible(judged.divisor)
+        self.selection.chooses = is_own and metric_key_prefix == "eval"
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _further_metrics(self, layers: LayerLosses) -> dict[str, float]:
+        """Metrics of an evaluation that the task does not know, without the prefix of their names."""
+        return {}
+
+    def _save_best_feasible(self, divisor: float) -> None:
+        """Save the model in ``best_feasible``, with logits divided by the temperature of its evaluation."""
+        place = self.args.folder / FEASIBLE_FOLDER
+        with atomic_folder(place) if self.args.should_save else nullcontext(place) as folder:
+            tempered = self.objective.model.tempered(divisor) if divisor != 1 else nullcontext()
+            with tempered, changed(self, temperature=self.temperature * divisor):
+                self.save_pretrained(folder)
+            self.save_dual(folder / DUAL_FILE)
+
+    def _predictions(self) -> Predictions:
+        """What collects predictions for ``compute_metrics``, which is there."""
+        assert self.compute_metrics is not None
+        return Predictions(self.args, self.compute_metrics, self.preprocess_logits_for_metrics)
+
+    def _check_metrics(self, names: set[str]) -> None:
+        """Raise an error if an evaluation whose ``compute_metrics`` gives these lacks ``metric_for_best_model``."""
+        if len(self.evaluated(self.eval_dataset)) < 2:  # of several sets names have prefixes
+            self.args.check_best_metric(self.measured | names)
+
+    @staticmethod
+    def evaluated(dataset: Any) -> dict[str, Any]:
+        """Name → data set; a single data set has the empty name."""
+        return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
+
+    def evaluation_loader(self, dataset: Any, name: str = "") -> Any:
+        """The batches of an evaluation set: of the user's `get_eval_dataloader`, or all samples in their order.
+
+        Transformers' own loader may divide samples among processes, order them by length and drop the last.
+
+        Args:
+            dataset: The samples.
+            name: Their name among several sets of the trainer, by which Transformers asks for them.
+        """
+        if overriding(type(self), "get_eval_dataloader"):
+            return self.get_eval_dataloader(name or dataset)
+        if is_datasets_available() and isinstance(dataset, datasets.Dataset):
+            dataset = self.evaluation_columns(dataset)
+        return self.measurer.batches(self.evaluation_collator()).loader(dataset)
+
+    def _measure(self, loader: Any, predictions: Predictions | None = None, *, calls_back: bool = False) -> LayerLosses:
+        """Measure every layer on a data set at the training noise.
+
+        Args:
+            loader: Its batches.
+            predictions: Collects the last layer's predictions here, unless a temperature is still to be applied.
+            calls_back: Whether callbacks hear of each batch.
+        """
+        calibrates, sigma = self._calibrates, None
+        if self.objective.noise is not None:
+            sigma = self.sigma
+            sigma = self.measurer.sigma_of(loader) if sigma is None else sigma
+
+        def watch(batch: dict[str, Any], prediction: Tensor | None, losses: Tensor) -> None:
+            if predictions is not None and not calibrates:
+                predictions.add(self.measurer.for_metrics(batch, prediction), self.measurer.labels_of(batch), losses)
+            if calls_back:
+                self._samples += size_of(batch)
+                self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+
+        return self.measurer.measure(
+            loader,
+            sigma,
+            watch,
+            watch_rows=self._watch_rows(),
+            keep_logits=calibrates,
+            # A callback that hears of each batch shows its own progress.
+            quiet=calls_back or self.args.disable_tqdm or not self.is_world_process_zero(),
+        )
+
+    def _watch_rows(self) -> WatchRows | None:
+        """What looks at the last exit's logits of a language model, tile by tile; None for nothing."""
+        return None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there are evaluations during training."""
+        return IntervalStrategy(self.args.eval_strategy) != IntervalStrategy.NO
+
+    @property
+    def _calibrates(self) -> bool:
+        """Whether to calibrate the logits: it needs a single evaluation set, and evaluations during training."""
+        single = len(self.evaluated(self.eval_dataset)) == 1
+        return self.args.calibrate and self.measurer.tempers and self.evaluates and single
+
+    def calibrate(self) -> None:
+        """Divide a classifier's logits by the temperature that fits the evaluation data best.
+
+        `train` calls this at the end of training. It does nothing if ``DescentConfig.calibrate`` is off, and if no
+        temperature within the range fits, which it says.
+        """
+        if not self._calibrates:
+            return
+        ((name, dataset),) = self.evaluated(self.eval_dataset).items()
+        measured = self._measure(self.evaluation_loader(dataset, name))
+        divisor = self.judge.divisor(measured)
+        if divisor is not None:
+            self.objective.model.temper(divisor)
+            self.temperature *= divisor
+        elif self.is_world_process_zero():
+            logger.warning(
+                f"not calibrated: no temperature from {TEMPERATURES[0]:.3g} to {TEMPERATURES[-1]:.3g} fits the "
+                "evaluation data best. The classifier makes no mistake on them, or knows nothing of them."
+            )
+
+    @property
+    def sigma(self) -> float | None:
+        """σ_x: that of the noise if it is fixed, else that of the training data under the current embedding.
+
+        None without noise, or if all data are streams.
+        """
+        known = (self.train_dataset, *self.evaluated(self.eval_dataset).values())
+        return self.measurer.sigma(known, self.evaluation_collator())
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """As in Transformers, for `predict`, whose loss is the sum over all targets by their number.
+
+        Transformers takes a mean of batch means, which depends on the batch size where samples have unlike numbers of
+        targets, and is NaN if a batch has none.
+        """
+        self._losses: list[tuple[float, int]] = []
+        output = super().evaluation_loop(*args, **kwargs)
+        count = sum(targets for _, targets in self._losses)
+        if count and output.metrics is not None:
+            output.metrics[f"{kwargs['metric_key_prefix']}_loss"] = sum(loss for loss, _ in self._losses) / count
+        return output
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The mean loss, the predictions and the labels of a batch at the last layer, without noise, for `predict`.
+
+        Where targets are inside a text, as those of a language model or of a classifier of tokens, predictions are the
+        logits at every token, (B, T, C), and labels those of every token.
+        """
+        batch = self.on_device(inputs)
+        prediction, losses = self.measurer.predicted(batch)
+        if losses is None:  # samples without labels have predictions only
+            return None, None if prediction_loss_only else prediction, None
+        # By sample, because several processes may read one twice.
+        self._losses += self.gather_function(self.measurer.sums_by_sample(batch, losses))
+        loss = losses.sum() / max(len(losses), 1)
+        return (loss, None, None) if prediction_loss_only else (loss, prediction, self.measurer.labels_of(batch))
+
+    @property
+    def measured(self) -> set[str]:
+        """The metrics of an evaluation, without those of ``compute_metrics``."""
+        return {*MEASURED, self.objective.task.metric, *self.other_metrics}
+
+    @property
+    def _level(self) -> float:
+        return self.objective.noise.level if self.objective.noise else 0.0
+
+    # --- the model that is saved
+
+    def save_pretrained(self, folder: Path, state_dict: dict | None = None) -> None:
+        """Write the model and its tokenizer, if there is one, in the format of `from_pretrained`.
+
+        All ranks must call this, because each may hold a shard; the main process writes.
+        """
+        weights = gathered(self.objective) if state_dict is None else state_dict
+        if not self.args.should_save:
+            return
+        folder, resumes = Path(folder), self.checkpoints.parent is not None
+        self.mark_model()
+        write_model(self.users_model, folder, weights, self.trained, self.tokenizer_to_save, resumes=resumes)
+        if not resumes:
+            (folder / CARD_FILE).unlink(missing_ok=True)  # PEFT's
+            write_card(folder, self._card())
+
+    @property
+    def trained(self) -> Trained:
+        """What the model is trained with, which is saved with it."""
+        return trained_with(self.args, self.objective.noise, self.temperature)
+
+    def mark_model(self) -> None:
+        """Note in the configuration of a Transformers model what it is trained with."""
+        if isinstance(self.users_model, PreTrainedModel):
+            setattr(self.users_model.config, TRAINED_KEY, self.trained.content())
+
+    @property
+    def tokenizer_to_save(self) -> Any:
+        """The tokenizer, or a processor of another kind, that belongs to the model; None without one."""
+        return self.processing_class or getattr(self.data_collator, "tokenizer", None)
+
+    def create_model_card(self, *_: Any, **given: Any) -> None:
+        """Write our model card in place of Transformers' or TRL's, unless a user has edited it.
+
+        Args:
+            **given: Of the arguments of both libraries ``model_name``, ``finetuned_from`` (the name on the Hub of the
+                model that training started from), ``language``, ``license``, ``tags`` and ``dataset_tags``.
+        """
+        # TRL calls this for every checkpoint.
+        if not self.is_world_process_zero() or (self.checkpoints.parent is not None and not self.args.push_to_hub):
+            return
+        metadata = {name: given.get(name) for name in ("language", "license", "tags")}
+        metadata["datasets"] = given.get("dataset_tags")
+        self.args.folder.mkdir(parents=True, exist_ok=True)
+        write_card(self.args.folder, self._card(given.get("model_name"), given.get("finetuned_from"), metadata))
+
+    def _card(
+        self, name: str | None = None, base_model: str | None = None, metadata: dict[str, Any] | None = None
+    ) -> str:
+        """The model's card, by default under the name of the output folder."""
+        name, kind = name or self.args.folder.absolute().name, type(self).__name__
+        return card(self.objective, self.trained, name, kind, self.verdict, self.summary, base_model, metadata)
+
+    def save_dual(self, path: Path) -> None:
+        """Write λ, the cap's multiplier, whether they moved, the slack and the current σ_x. All ranks must call this.
+
+        Args:
+            path: The file.
+        """
+        sigma = self.sigma
+        if self.args.should_save:
+            write_dual(path, self.dual, sigma)
 
 
 class DescentTrainer(DescentMixin):
