@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from descend import InputError
+from descend.errors import SaveError
 from reproduction.grids import SCALES
 from reproduction.run import STUDY_FILE, Session, Study, listing, read_json, write_json
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = calls[given.command](given, parser)
         sys.stdout.flush()
         return status
-    except InputError as error:
+    except (InputError, SaveError) as error:
         parser.error(str(error))
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
