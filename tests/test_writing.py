@@ -28,9 +28,9 @@ ALLOWED = {
     "src/descend/run/denoising.py": {"save"},  # into the folder of atomic_folder, as are the next three
     "src/descend/run/exporting.py": {"save_pretrained"},
     "src/descend/run/training.py": {"save_pretrained"},
-    "src/descend/training/checkpoints.py": {"write_text", "rename"},
-    "src/descend/training/hf_hooks.py": {"save_pretrained", "rename"},
-    "src/descend/training/measuring.py": {"save_pretrained"},
+    "src/descend/training/checkpoints.py": {"write_text", "rename", "save"},
+    "src/descend/training/hf_hooks.py": {"save_pretrained"},
+    "src/descend/training/trainer.py": {"save_pretrained"},
     "src/descend/training/saving.py": {"save_pretrained"},  # into the folder that its caller made
     "src/descend/models/modules.py": {"save_pretrained", "save_file", "save", "TemporaryDirectory"},  # in memory
     "src/descend/tasks/video/datasets.py": {"open", "memmap"},  # the file that replacing gives; a cache that is read
