@@ -110,6 +110,7 @@ def descend(tree: Path, *commands: list[str]) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, cwd=tree)
 
 
+@pytest.mark.slow
 def test_a_recipe_and_a_method_in_a_file_each_are_trained_evaluated_and_shown(tree, tmp_path):
     run = tree / "run"
     train = ["train", "parity", "--data", "generated", "--out", str(run), "--words", "5", "--use-cpu"]
