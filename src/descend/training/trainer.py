@@ -1,8 +1,8 @@
 """DescentTrainer: Transformers' Trainer with the Lagrangian as its loss and a dual step after each primal step.
 
 `DescentMixin` implements it for any trainer that is derived from `Trainer`: thin overrides of its public methods, which
-call the parts of a run, `Step`, `Loader`, `Checkpoints`, `Selection` and `Measurer`. Those of private methods are in
-``hf_hooks``.
+call the parts of a run, `Step`, `Loader`, `Checkpoints`, `Measurer`, `Judge` and `Selection`. Those of private
+methods are in ``hf_hooks``.
 """
 
 import logging
