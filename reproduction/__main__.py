@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from descend import InputError
-from descend.errors import SaveError
 from reproduction.grids import SCALES
 from reproduction.run import STUDY_FILE, Session, Study, listing, read_json, write_json
 
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = calls[given.command](given, parser)
         sys.stdout.flush()
         return status
-    except (InputError, SaveError) as error:
+    except InputError as error:
         parser.error(str(error))
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -102,6 +101,7 @@ def _collect(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     study = _read(given.study, parser)
     if not isinstance(study, Study):
         parser.error(f"{given.study} must be a study's folder.")
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{write(_knowing(study, given, parser), given.out)} rows in {given.out}")
     return 0
 

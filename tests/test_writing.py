@@ -28,7 +28,7 @@ ALLOWED = {
     "src/descend/run/denoising.py": {"save"},  # into the folder of atomic_folder, as are the next three
     "src/descend/run/exporting.py": {"save_pretrained"},
     "src/descend/run/training.py": {"save_pretrained"},
-    "src/descend/training/checkpoints.py": {"write_text", "rename", "save"},
+    "src/descend/training/checkpoints.py": {"write_text", "rename"},
     "src/descend/training/hf_hooks.py": {"save_pretrained"},
     "src/descend/training/trainer.py": {"save_pretrained"},
     "src/descend/training/saving.py": {"save_pretrained"},  # into the folder that its caller made

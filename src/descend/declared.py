@@ -12,6 +12,9 @@ GENERATED = "generated"
 DIGITS = "digits"
 """The value of ``data`` for scikit-learn's images of digits."""
 
+TEXTS = ("imdb", "mnli", "labelled")
+"""The values of ``dataset``, the kinds of texts with classes."""
+
 SMALL = "small"
 """The value of ``model`` for a new small model."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import DIGITS
+from descend.declared import DIGITS, TEXTS
 from descend.errors import InputError
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
@@ -54,7 +54,6 @@ def show(folder: Path, summary: "Summary") -> None:
 
 _KINDS = ("gaussian", "uniform", "laplace", "dropout")
 _SPLITS = ("test", "validation", "train")
-TEXTS = ("imdb", "mnli", "labelled")
 
 EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
     "data": {

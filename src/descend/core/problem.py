@@ -230,9 +230,9 @@ class DescentProblem(Problem):
     @property
     def limits(self) -> list[float | None]:
         """1−α_l, the largest allowed ratio f_l / f_{l−1}, at entry l; None if there is no such constraint."""
-        if not self.alpha:
+        if not self.alpha or not isinstance(self.target, StepTarget):
             return [None] * (self.depth + 1)
-        return [None, *(1 - step if layer > self.first else None for layer, step in enumerate(self.alpha, 1))]
+        return [rate if layer > self.first else None for layer, rate in enumerate(self.target.rates.tolist())]
 
 
 def _weighted(weights: Tensor, losses: Tensor) -> Tensor:

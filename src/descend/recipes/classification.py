@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from descend.declared import SMALL, Dropout, NoiseLevel, TextLength, setting
+from descend.declared import SMALL, TEXTS, Dropout, NoiseLevel, TextLength, setting
 from descend.errors import InputError
 from descend.recipes.base import (
     Data,
@@ -56,7 +56,7 @@ class TextRecipe(Recipe):
     takes_hub_data = True
     packages = ("datasets",)
 
-    dataset: str = setting("imdb", "kind of texts", ("imdb", "mnli", "labelled"))
+    dataset: str = setting("imdb", "kind of texts", TEXTS)
     data: str = field(kw_only=True, metadata={"help": "folder or Hub name of its texts, or: generated"})
     tokenizer: str | None = setting(None, "folder or Hub name [the model's, or learned]")
     max_length: TextLength = setting(128, "longest text, in tokens")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from descend.declared import setting
+from descend.declared import TEXTS, setting
 from descend.errors import InputError
 from descend.recipes.base import (
     USEFUL_LAYERS,
@@ -35,7 +35,7 @@ class ClassifierRecipe(PretrainedSettings, TextRecipe):
     help = "text classification with a pretrained model: BERT, RoBERTa, ModernBERT and others"
     order = 80
 
-    dataset: str = setting(None, "kind of the texts [by the files]", ("imdb", "mnli", "labelled"))
+    dataset: str = setting(None, "kind of the texts [by the files]", TEXTS)
     tokenizer: str | None = setting(None, "folder or Hub name [the model's]")
     pooling: str | None = setting(None, "what a head reads [its own head's; of a new head mean]", ("cls", "mean"))
 

@@ -196,13 +196,15 @@ class Checkpoints:
         """Seconds of training, including those before an interruption."""
         return self._earlier + max(time.monotonic() - self._began, 0.0)
 
-    def write(self, folder: Path, state: TrainerState, save: Callable[[], None], flush: Callable[[], None]) -> None:
+    def write(
+        self, folder: Path, state: TrainerState, transformers_part: Callable[[], None], flush: Callable[[], None]
+    ) -> None:
         """Write a checkpoint with its ledger, atomically: all ranks write into a temporary folder that is renamed.
 
         Args:
             folder: The checkpoint's folder.
             state: The trainer's.
-            save: Writes Transformers' part into a folder of its own name in `parent`.
+            transformers_part: Writes Transformers' part into a folder of its own name in `parent`.
             flush: Writes the records to the disk.
 
         Raises:
@@ -217,7 +219,7 @@ class Checkpoints:
         def write() -> None:
             self.unwritten = None
             with changed(self, parent=temporary):
-                save()
+                transformers_part()
             if state.best_model_checkpoint == str(part):
                 state.best_model_checkpoint = str(folder)  # its path after the rename, on every rank
             if self.unwritten is not None:
