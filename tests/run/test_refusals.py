@@ -116,7 +116,7 @@ TRAINED = [
         "has a head of 2 labels; labelled has 3: calm, fear, joy",
     ),
     ("text --model t5", "'t5' can't be read by its head: it has an encoder and a decoder"),
-    ("text --model mpnet", "model_type must be one of distilbert, bert,"),
+    ("text --model roformer", "model_type must be one of distilbert, bert,"),
     ("text --model MODELS/bert --pooling max", "choice: 'max'"),
     ("text --model MODELS/bert --depth 2", "no setting --depth"),
     ("text --model MODELS/mean --pooling cls --max-length 30", "can't be replaced; leave out --pooling cls"),
@@ -365,7 +365,7 @@ FILES = {
         for file, text in (("config.json", RUN), (name, "mine"))
     },
     "t5/config.json": '{"model_type": "t5"}',
-    "mpnet/config.json": '{"model_type": "mpnet"}',
+    "roformer/config.json": '{"model_type": "roformer"}',
     "words/vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(900))]),
     "moods.csv": "\n".join(
         ["text,label", *(f"{place} {mood},{mood}" for place in range(20) for mood in ("joy", "calm", "fear"))]

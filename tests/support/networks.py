@@ -18,6 +18,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     ModernBertConfig,
+    MPNetConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
@@ -37,6 +38,7 @@ CONFIGS = {
     "bert": BertConfig(**WIDE),
     "roberta": RobertaConfig(**WIDE),
     "xlm-roberta": XLMRobertaConfig(**WIDE),
+    "mpnet": MPNetConfig(**WIDE),
     "electra": ElectraConfig(**WIDE, embedding_size=24),
     "albert": AlbertConfig(**WIDE, embedding_size=8, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
     "deberta-v2": DebertaV2Config(
@@ -90,7 +92,7 @@ def image_network(family: str = "vit", labels: int = 3, **settings: Any) -> PreT
     return AutoModelForImageClassification.from_config(config)
 
 
-OWN_ATTENTION = ("descend-mean-pooled", "descend-text-ut", "deberta-v2")
+OWN_ATTENTION = ("descend-mean-pooled", "descend-text-ut", "deberta-v2", "mpnet")
 """Families that take masks (B, T) alone: their attention is their own, or they need the mask for more than that."""
 
 

@@ -100,6 +100,7 @@ FAMILIES: dict[str, Family] = {
     "bert": Family(first, (_alone, "bert.pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS),
     "roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
     "xlm-roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
+    "mpnet": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
     "electra": Family(first, _ROBERTA, "encoder.layer", _positions, **_TOKENS),
     "albert": Family(
         first,
@@ -238,9 +239,10 @@ class LayeredEncoder(LibraryModel):
         if "input_ids" not in inputs:
             return others
         ids, base = inputs["input_ids"], self.library.base_model
-        places = getattr(getattr(base, "embeddings", None), "create_position_ids_from_input_ids", None)
-        if places is not None and "position_ids" not in others:  # RoBERTa counts what is no padding
-            others["position_ids"] = places(ids, base.embeddings.padding_idx)
+        padding = getattr(getattr(base, "embeddings", None), "padding_idx", None)
+        if padding is not None and "position_ids" not in others:  # RoBERTa and MPNet count what is no padding
+            is_text = ids.ne(padding).long()
+            others["position_ids"] = padding + is_text.cumsum(1) * is_text
         looks = self.looks(inputs)
         if self.is_decoder and looks is not None:
             others[LOOKS] = looks
