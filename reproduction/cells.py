@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 Options = dict[str, Any]
-"""Options of a command: a name as in Python → its value. Paths begin with ``{data}``, ``{models}`` or ``{here}``."""
+"""Options of a command: a name as in Python → its value. Paths begin with one of `PLACES` in braces."""
+
+PLACES = ("data", "models", "here", "study")
+"""Folders that options name: data sets, pretrained models, this package, and the study, whose runs others replay."""
 
 SEARCH_SEED = 1000
 """The seed of the trials of searches, which no other run has."""
@@ -22,6 +25,12 @@ LAST = "last"
 
 OTHERWISE = {SEARCHED: "searched", LAST: "last"}
 """Variant → the entry of a search's choice that it takes."""
+
+EVERY_STEP = "every-step"
+"""The variant whose run logs its weights at every step, for `REPLAYS`."""
+
+REPLAYS = ("replayed", "mean-weights")
+"""Arms with the weights that the run of `EVERY_STEP` had: at each step, and their mean over the steps."""
 
 FIXED = ("alpha", "cap")
 """What is fixed in advance but in the variant `SEARCHED`."""
@@ -37,12 +46,15 @@ ARMS: dict[str, Options] = {
     "erm-noisier": {"method": "erm"},
     "linear": {"method": "linear"},
     "linear-.05": {"method": "linear", "inner_weight": 0.05},
+    "uniform": {"method": "uniform"},
     "probe": {"method": "probe"},
     "useful-.2": {"method": "useful", "strength": 0.2},
     "useful-.8": {"method": "useful", "strength": 0.8},
     "constrained": {"method": "constrained"},
     "paper-adam": {"method": "constrained", "preset": "paper", "dual_optimizer": "adam"},
     "algorithm-1": {"method": "constrained", "preset": "paper", "dual_optimizer": "sgd"},
+    "replayed": {"method": "weighted"},
+    "mean-weights": {"method": "weighted"},
 }
 """Arm → its settings. ``probe`` is plain training with readouts that learn beside it; ``erm-noisier`` is ERM at more
 training noise, which validation data choose; ``constrained`` is Descend's default; ``paper-adam`` moves λ by Adam as
@@ -76,6 +88,8 @@ class Model:
         by_layers: Whether searches choose by the deeper half of the layers on clean validation data, else by the last
             layer over noise.
         each: Whether each data set, depth and training noise has searches of its own.
+        reused: Arm → the search that it takes its settings from everywhere, in place of `each`. With an entry for
+            ``erm`` all arms have the learning rate that this search chose.
         seconds: Of a cell on one core: all but layers, and each layer.
     """
 
@@ -89,6 +103,7 @@ class Model:
     complete: Options = field(default_factory=dict)
     by_layers: bool = False
     each: bool = False
+    reused: Mapping[str, str] = field(default_factory=dict)
     seconds: tuple[float, float] = (60, 0)
 
 
@@ -223,6 +238,8 @@ def options(given: Options) -> list[str]:
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, str) and value.startswith("-"):  # a list of numbers would be read as an option
+            words.append(f"--{flag}={value}")
         elif value is not None:
             words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
     return words
@@ -237,7 +254,10 @@ def placed(words: Sequence[str], places: Mapping[str, Path]) -> list[str]:
 
 def search_key(scale: Scale, cell: Cell, arm: str) -> str:
     """The name of an arm's search for a cell, as in ``chosen.json``."""
-    setting = (f"{cell.depth}", cell.data, f"{cell.gamma:g}") if scale.models[cell.model].each else ()
+    model = scale.models[cell.model]
+    if arm in model.reused:
+        return model.reused[arm]
+    setting = (f"{cell.depth}", cell.data, f"{cell.gamma:g}") if model.each else ()
     return " ".join(filter(None, (cell.model, *setting, cell.form, arm)))
 
 
@@ -300,24 +320,41 @@ def _choice(scale: Scale, cell: Cell, chosen: Mapping[str, Any], which: str = ""
     """What a cell takes from searches, and the search that it waits for."""
     model = scale.models[cell.model]
     which = which or ("searched" if "alpha" not in model.paper else "fixed")
-    shares = cell.arm not in model.trials and cell.arm not in PAPER_ARMS
+    return _taken(scale, cell, chosen, which, _searches(model, cell.arm))
+
+
+def _searches(model: Model, arm: str) -> list[str]:
+    """The arms whose searches an arm takes settings from."""
+    if arm in REPLAYS:
+        return ["erm", arm]
+    shares = arm not in (*model.trials, *model.reused, *PAPER_ARMS)
+    own = ["erm"] if shares else CHOICES.get(arm, (arm,))
+    return list(dict.fromkeys([*(["erm"] if "erm" in model.reused else []), *own]))
+
+
+def _taken(scale: Scale, cell: Cell, chosen: Mapping[str, Any], which: str, arms: Sequence[str]) -> tuple[Options, str]:
+    """What the searches of some arms chose for a cell, and the search that it waits for."""
+    model = scale.models[cell.model]
     taken: Options = {}
-    for arm in ("erm",) if shares else CHOICES.get(cell.arm, (cell.arm,)):
-        if not model.trials.get(arm):
+    for arm in arms:
+        if not model.trials.get(arm) and arm not in (*model.reused, *REPLAYS):
             continue
         key = search_key(scale, cell, arm)
         if key not in chosen:
             return {}, key
-        taken |= chosen[key][which]["settings"]
-    if shares and cell.arm != "erm":  # the learning rate alone, not the number of steps
-        taken = {name: value for name, value in taken.items() if name == "learning_rate"}
+        settings = chosen[key][which]["settings"]
+        if arm == "erm" and cell.arm not in ("erm", *CHOICES):  # the learning rate alone, not the number of steps
+            settings = {name: value for name, value in settings.items() if name == "learning_rate"}
+        taken |= settings
     return taken, ""
 
 
 def _trials(scale: Scale, cell: Cell, chosen: Mapping[str, Any]) -> list[Cell]:
     """The trials of a search."""
-    # The noise is searched at ERM's choice of everything else.
-    base, waits = _choice(scale, replace(cell, arm="erm"), chosen) if cell.arm == "erm-noisier" else ({}, "")
+    model = scale.models[cell.model]
+    # The noise is searched at ERM's choice of everything else, and all else at its learning rate if that is shared.
+    after_erm = cell.arm in CHOICES or (cell.arm != "erm" and "erm" in model.reused)
+    base, waits = _taken(scale, cell, chosen, "searched", ["erm"]) if after_erm else ({}, "")
     return [
         replace(
             cell,
@@ -326,5 +363,5 @@ def _trials(scale: Scale, cell: Cell, chosen: Mapping[str, Any]) -> list[Cell]:
             complete={},
             waits=waits,
         )
-        for number, trial in enumerate(scale.models[cell.model].trials[cell.arm], 1)
+        for number, trial in enumerate(model.trials[cell.arm], 1)
     ]

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from descend import InputError
 from descend.results import forget_models, put, remove
 from descend.writing import appending
-from reproduction.cells import FIXED, SEARCH, Cell, Scale, cells, search_key
+from reproduction.cells import EVERY_STEP, FIXED, REPLAYS, SEARCH, Cell, Scale, cells, search_key
 
 CELL_FILE, FAILED_FILE, CHOSEN_FILE, LOG_FILE = "cell.json", "failed.json", "chosen.json", "log.txt"
 STUDY_FILE = "study.json"
@@ -63,7 +63,8 @@ class Study:
     @property
     def places(self) -> dict[str, Path]:
         """Placeholder in options → folder."""
-        return {"data": self.data.absolute(), "models": self.models.absolute(), "here": Path(__file__).parent}
+        here, study = Path(__file__).parent, self.folder.absolute()
+        return {"data": self.data.absolute(), "models": self.models.absolute(), "here": here, "study": study}
 
     @cached_property
     def earlier(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -120,7 +121,7 @@ class Study:
         return Seconds(self.scale, [(cell, float(seconds)) for cell, seconds in taken if seconds])
 
     def choose(self) -> None:
-        """Write ``chosen.json``: the choice of each search whose trials have all ended.
+        """Write ``chosen.json``: the choice of each search whose trials have all ended, and the weights of `REPLAYS`.
 
         The mean over the seeds of a trial decides, on validation data. Whether the constraints hold is reported and
         decides nothing, and neither do test data.
@@ -129,7 +130,9 @@ class Study:
             chosen = self.chosen
             searches: dict[str, list[Cell]] = {}
             for cell in self.cells():
-                if cell.panel == SEARCH:
+                if cell.variant == EVERY_STEP and search_key(self.scale, cell, REPLAYS[0]) not in chosen:
+                    chosen |= self._replays(cell)
+                elif cell.panel == SEARCH:
                     searches.setdefault(search_key(self.scale, cell, cell.arm), []).append(cell)
             for key, trials in searches.items():
                 ended = key not in chosen and all(self.state(trial) in ("done", "failed") for trial in trials)
@@ -137,6 +140,22 @@ class Study:
                     chosen[key] = best
             if chosen != self.chosen:
                 write_json(self.folder / CHOSEN_FILE, chosen)
+
+    def _replays(self, cell: Cell) -> dict[str, Any]:
+        """What `REPLAYS` take of a run that logged its weights at every step: its folder, and the mean weights."""
+        if not (self.of(cell) / RUN / "summary.json").is_file():
+            return {}
+        weights: dict[int, list[float]] = {}
+        for record in map(json.loads, (self.of(cell) / RUN / "records.jsonl").read_text("utf-8").splitlines()):
+            if (record["split"], record["metric"]) == ("train", "weight"):
+                weights.setdefault(record["layer"], []).append(record["value"])
+        mean = ",".join(f"{fmean(weights[layer]):.6g}" for layer in sorted(weights))
+        given = (f"{{study}}/cells/{cell.name}/{RUN}", mean)
+        choice = [{"settings": {"layer_weights": each}} for each in given]
+        return {
+            search_key(self.scale, cell, arm): {"fixed": each, "searched": each}
+            for arm, each in zip(REPLAYS, choice, strict=True)
+        }
 
     def _best(self, trials: Sequence[Cell]) -> dict[str, Any] | None:
         """The best settings of a search: with α and cap as fixed in advance, of all, and for the last layer alone."""

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from descend import configure
-from reproduction.cells import ARMS, FIXED, FORMS, PAPER_ARMS, SEARCH, SEARCHED, cells, search_key
+from reproduction.cells import ARMS, FIXED, FORMS, PAPER_ARMS, REPLAYS, SEARCH, SEARCHED, cells, options, search_key
 from reproduction.grids import SCALES
 
-SMALL = SCALES["small"]
+SMALL, METHODS = SCALES["small"], SCALES["methods"]
 
 
 def choices(scale):
     """What the searches of a scale would choose if the first trial were the best, and of all the last."""
-    return {
+    replayed = {"searched": {"settings": {"layer_weights": "-0.1,0,0,0,0,0,1"}}}
+    replays = [cell for cell in cells(scale, {}) if cell.arm in REPLAYS]
+    return {search_key(scale, cell, cell.arm): replayed for cell in replays} | {
         search_key(scale, cell, cell.arm): {
             "fixed": {"settings": scale.models[cell.model].trials[cell.arm][0]},
             "searched": {"settings": scale.models[cell.model].trials[cell.arm][-1]},
@@ -58,7 +60,7 @@ def test_arms_of_a_setting_differ_only_in_what_an_arm_is(scale):
             settings[cell.model, cell.data, cell.depth, cell.gamma, cell.seed].append(cell)
     searched = {name for model in scale.models.values() for trials in model.trials.values() for name in trials[0]}
     named = (*ARMS.values(), *FORMS.values(), *(model.paper for model in scale.models.values()), searched)
-    of_arms = {name for names in named for name in names}
+    of_arms = {name for names in named for name in names} | {"layer_weights"}
     for alike in settings.values():
         first = alike[0]
         for cell in alike:
@@ -114,11 +116,39 @@ def test_the_six_primaries_are_run_with_five_seeds_or_three():
             assert len({cell.seed for cell in runs}) == len(runs) >= 3
 
 
-def test_every_command_is_one_that_descend_accepts(tmp_path):
+@pytest.mark.parametrize("scale", ["smoke", "methods"])
+def test_every_command_is_one_that_descend_accepts(scale, tmp_path):
     """The settings of every arm of every model are read as the command line reads them, without its data."""
     done = set()
-    for cell in cells(SCALES["smoke"], choices(SCALES["smoke"])):
-        if (cell.recipe, cell.arm) not in done:
-            done.add((cell.recipe, cell.arm))
+    for cell in cells(SCALES[scale], choices(SCALES[scale])):
+        if (cell.model, cell.arm, cell.variant) not in done:
+            done.add((cell.model, cell.arm, cell.variant))
             configured = configure(cell.recipe, **cell.settings, output_dir=str(tmp_path / cell.name), use_cpu=True)
             assert configured.arguments.method == cell.settings["method"]
+    assert options({"layer_weights": "-0.1,1", "noise": -1.0}) == ["--layer-weights=-0.1,1", "--noise", "-1"]
+
+
+def test_one_learning_rate_is_every_arms_and_the_deep_encoder_takes_the_small_ones_choice():
+    chosen = choices(METHODS)
+    fastest = {"learning_rate": 2e-4, "max_steps": 7}
+    chosen["MiniLM 6 imdb 1 erm"] = {key: {"settings": fastest} for key in ("fixed", "searched")}
+    square = METHODS.models["MiniLM"].trials["algorithm-1"]
+    for cell in cells(METHODS, chosen):
+        if cell.model == "MiniLM" and (cell.arm, cell.panel) != ("erm", SEARCH):
+            assert cell.settings["learning_rate"] == 2e-4
+            assert cell.settings["max_steps"] == (7 if cell.arm == "erm" else 250)  # its rate alone, not its steps
+        if cell.model == "MPNet" and cell.arm == "algorithm-1":
+            assert cell.settings | square[-1] == cell.settings and cell.settings["learning_rate"] == 3e-5
+    # α of the mechanism replaces the searched one, at its dual rate.
+    (other,) = {cell.settings["dual_lr"] for cell in cells(METHODS, chosen) if cell.variant == "alpha=0.4"}
+    assert other == square[-1]["dual_lr"]
+
+
+def test_replays_have_other_seeds_than_their_source_and_five_pairs():
+    planned = cells(METHODS, choices(METHODS))
+    (source,) = [cell for cell in planned if cell.panel == "source"]
+    assert source.settings["logging_steps"] == 1 and source.seed == 0
+    place = (source.model, source.data, source.depth, source.gamma, "")
+    for arm in (*REPLAYS, "erm", "algorithm-1"):
+        runs = [c for c in planned if c.arm == arm and (c.model, c.data, c.depth, c.gamma, c.variant) == place]
+        assert {cell.seed for cell in runs} >= {1, 2, 3, 4, 5} and (arm not in REPLAYS or len(runs) == 5)

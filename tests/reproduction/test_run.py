@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from descend import InputError
-from descend.results import atomic_folder
+from descend.results import Records, atomic_folder
 from reproduction.__main__ import main
-from reproduction.cells import LAST, SEARCH, SEARCH_SEED, Row
+from reproduction.cells import EVERY_STEP, LAST, REPLAYS, SEARCH, SEARCH_SEED, Row
 from reproduction.grids import SCALES
 from reproduction.run import BUSY, FAILED_FILE, RUN, Session, Study, read_json, write_json
 from reproduction.table import collected
@@ -137,6 +137,30 @@ def test_a_search_by_layers_chooses_by_the_deeper_half_and_another_time_by_the_l
     write_json(searched.of(one) / FAILED_FILE, {"reason": "not finite", "diverged": True})
     searched.choose()
     assert [cell.variant for cell in searched.cells()[2:]] == [""]
+
+
+def test_weights_of_every_step_are_replayed_and_their_mean_is_held_constant(tmp_path):
+    place = ("UT", ["scenes"], [2], [0.8])
+    variants = {EVERY_STEP: {"logging_steps": 1}}
+    rows = [
+        Row("source", *place, ["algorithm-1"], [0], ["untied"], variants),
+        Row("mechanism", *place, REPLAYS, [1], ["untied"]),
+    ]
+    given = study(tmp_path, rows)
+    source, *waiting = given.cells()
+    assert [given.state(cell) for cell in (source, *waiting)] == ["to do", "waits", "waits"]
+    given.choose()
+    assert given.chosen == {}
+    validated(given.of(source), {0.8: [1.0, 1.0, 1.0]})
+    records = Records(given.of(source) / RUN / "records.jsonl", RUN)
+    for step, weights in ((1, [-0.5, 0.25, 1.0]), (2, [-0.25, 0.5, 1.0])):
+        records.rows({"weight": weights}, step=step, split="train", noise=None)
+    given.choose()
+    _, replayed, mean = given.cells()
+    assert given.state(replayed) == given.state(mean) == "to do"
+    words = [cell.commands(tmp_path / "run", given.places)[0] for cell in (replayed, mean)]
+    assert str(given.of(source) / RUN) in words[0] and "--layer-weights=-0.375,0.375,1" in words[1]
+    assert str(tmp_path) not in json.dumps(replayed.settings)
 
 
 def test_a_link_in_the_place_of_a_run_is_not_followed(tmp_path):
