@@ -11,14 +11,18 @@ from typing import Any
 
 from descend import InputError
 from reproduction.grids import SCALES
-from reproduction.run import STUDY_FILE, Session, Study, listing, read_json, write_json
+from reproduction.run import STUDY_FILE, Session, Study, jobs, listing, read_json, write_json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 1 not read, 130 interrupted. Wrong input ends it with 2."""
     parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, about in (("run", "run the cells that are not done"), ("list", "cells, done or not, and the hours left")):
+    for name, about in (
+        ("run", "run the cells that are not done"),
+        ("list", "cells, done or not, and the hours left"),
+        ("jobs", "write the cells that are not done as a list of command lines, for another machine"),
+    ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("names", nargs="*", metavar="NAME", help="only cells whose name contains one of these")
         command.add_argument("--scale", choices=SCALES, default="small", help="how much [small]")
@@ -29,18 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.add_argument("--workers", type=int, default=2, help="cells at a time, one thread each [2]")
             command.add_argument("--minutes", type=float, default=float("inf"), help="then start no cell [no end]")
             command.add_argument("--again", action="store_true", help="try cells again that failed")
+        if name == "jobs":
+            command.add_argument("--file", type=Path, required=True, help="the list; --data and --models are there")
     collect = commands.add_parser("collect", help="write a study as one small file")
     collect.add_argument("study", type=Path, help="the study's folder")
     collect.add_argument("--out", type=Path, required=True, help="the file, a row a line")
     page = commands.add_parser("page", help="draw figures, tables and the page")
     page.add_argument("study", type=Path, help="a study's folder, or the file that collect wrote")
     page.add_argument("--out", type=Path, required=True, help="folder for them")
-    for name in ("run", "list", "collect"):
+    for name in ("run", "list", "jobs", "collect"):
         commands.choices[name].add_argument("--known", type=Path, help="file of collect, whose cells are done [none]")
     dry = commands.add_parser("dry-run", help="what scale paper needs in memory and hours")
     dry.add_argument("--tflops", type=float, default=20.0, help="a GPU's sustained TFLOP/s, an assumption [20]")
     given = parser.parse_args(argv)
-    calls = {"run": _run, "list": _list, "collect": _collect, "page": _page, "dry-run": _dry_run}
+    calls = {"run": _run, "list": _list, "jobs": _jobs, "collect": _collect, "page": _page, "dry-run": _dry_run}
     try:
         status = calls[given.command](given, parser)
         sys.stdout.flush()
@@ -54,6 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _list(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     print("\n".join(listing(_study(given, parser), given.names)))
+    return 0
+
+
+def _jobs(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    listed, left_out = jobs(_study(given, parser), given.names)
+    given.file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(given.file, listed)
+    print("; ".join([f"{len(listed)} jobs in {given.file}", *(f"{left} {why}" for why, left in left_out.items())]))
     return 0
 
 

@@ -404,6 +404,36 @@ def listing(study: Study, wanted: Sequence[str]) -> list[str]:
     return lines
 
 
+def jobs(study: Study, wanted: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """What is not done of a study, for a machine that works off a list of command lines from the repository's root.
+
+    Args:
+        study: The study, with that machine's folders of data and models.
+        wanted: Words of which a cell's name must contain one; all cells if there are none.
+
+    Returns:
+        A job for each cell, in the order of worth: its name, the arguments of ``descend`` for each command, in which
+        ``RUN`` stands for the run's folder, and its fields. Then, how many cells are left out, by reason.
+    """
+    listed = []
+    left_out = {"wait for a search": 0, "replay a run of this study": 0}
+    places = study.places | {"here": Path(__package__)}
+    for cell in wanted_of(study.cells(), wanted):
+        state = study.state(cell)
+        if state == "waits":
+            left_out["wait for a search"] += 1
+        elif state in ("to do", "no data"):  # the data are on the other machine
+            if any("{study}" in path for path in cell.paths()):
+                left_out["replay a run of this study"] += 1
+                continue
+            tags = {name: cell.fields[name] for name in _TAGS}
+            listed.append({"name": cell.name, "argv": cell.commands(Path("RUN"), places), "tags": tags})
+    return listed, left_out
+
+
+_TAGS = ("panel", "model", "data", "depth", "gamma", "arm", "form", "variant", "seed")
+
+
 def wanted_of(planned: Sequence[Cell], wanted: Sequence[str]) -> list[Cell]:
     """The cells whose name contains one of some words; all of them without words."""
     return [cell for cell in planned if not wanted or any(word in cell.name for word in wanted)]

@@ -13,7 +13,7 @@ import pytest
 from descend import InputError
 from descend.results import Records, atomic_folder
 from reproduction.__main__ import main
-from reproduction.cells import EVERY_STEP, LAST, REPLAYS, SEARCH, SEARCH_SEED, Row
+from reproduction.cells import EVERY_STEP, LAST, REPLAYS, SEARCH, SEARCH_SEED, Row, cells
 from reproduction.grids import SCALES
 from reproduction.run import BUSY, FAILED_FILE, RUN, Session, Study, read_json, write_json
 from reproduction.table import collected
@@ -194,6 +194,22 @@ def test_two_sessions_share_a_study(tmp_path, monkeypatch):
     assert [json.dumps(cell.name) in json.dumps(words) for _, words in called] == [False, False]
     lock.release()
     assert Session(shared).go(workers=2) == 0 and len(called) == 4 and os.listdir(shared.folder / "cells")
+
+
+def test_another_machine_works_off_a_list_of_command_lines(tmp_path, capsys):
+    """Cells that are done are not in it; a run that comes back in a cell's folder counts as done."""
+    file, words = tmp_path / "jobs.json", ["--scale", "smoke", "--out", str(tmp_path / "study")]
+    command = ["jobs", "UT-2_scenes", *words, "--data", "/root/data", "--models", "/root/models", "--file", str(file)]
+    assert main(command) == 0
+    listed = read_json(file)
+    waiting = sum(bool(cell.waits) for cell in cells(SMOKE, {}) if "UT-2_scenes" in cell.name)
+    assert f"4 jobs in {file}; {waiting} wait for a search; 0 replay" in capsys.readouterr().out
+    assert [job["tags"]["variant"] for job in listed] == ["trial-1", "trial-2"] * 2
+    train, evaluate = listed[0]["argv"]
+    assert train[:2] == ["train", "video-ut"] and train[-3:] == ["--out", "RUN", "--quiet"]
+    assert evaluate[:2] == ["evaluate", "RUN"] and str(tmp_path) not in json.dumps(listed)
+    validated(tmp_path / "study" / "cells" / listed[0]["name"], {0.8: [1.0]})
+    assert main(command) == 0 and [job["name"] for job in read_json(file)] == [job["name"] for job in listed[1:]]
 
 
 def test_cells_that_were_collected_are_not_run_again(tmp_path, capsys):
