@@ -15,11 +15,12 @@ from reproduction.figures import (
     name_of,
     out_of_reach,
     plain_of,
+    seeds_of,
     some,
     strongest,
     varied,
 )
-from reproduction.table import SETTING, Gain, Table, at_levels, gain
+from reproduction.table import SETTING, Gain, Table, at_levels, beyond, gain, up_to
 from reproduction.tables import NAMES
 
 Verdict = str
@@ -36,16 +37,6 @@ FEW = 0.05
 
 GRAM = 3
 """Words in a row that count as a repetition in an answer."""
-
-
-def beyond(level: float, gamma: float) -> bool:
-    """Whether a test noise is stronger than that of training."""
-    return level > gamma
-
-
-def up_to(level: float, gamma: float) -> bool:
-    """Whether a test noise is at most that of training."""
-    return level <= gamma
 
 
 def gains(table: Table, wanted: Callable[[float, float], bool], **values: object) -> dict[str, Gain]:
@@ -126,15 +117,17 @@ def deeper(table: Table) -> Judgement:
 def more_alpha(table: Table) -> Judgement:
     """A larger α is more robust to the strongest noise."""
     rows = varied(table, "alpha", strongest(classifier(table)))
-    ends = [f"α = {row.setting:g}: {row.values[-1]:.3f}" for row in rows.iloc[[0, -1]].itertuples()]
-    return f"{', '.join(ends)} (one seed)", "undecided"
+    most = rows.groupby("setting")["values"].apply(lambda runs: np.mean([values[-1] for values in runs]))
+    ends = [f"α = {alpha:g}: {most[alpha]:.3f}" for alpha in (most.index[0], most.index[-1])]
+    return f"{', '.join(ends)} ({seeds_of(rows)})", "undecided"
 
 
 def little_of_rate(table: Table) -> Judgement:
     """The dual rate changes little."""
     rows = varied(table, "dual_lr", strongest(classifier(table)))
-    spread = 100 * float(np.ptp(np.array(list(rows["values"]), float), axis=0).max())
-    return f"at most {spread:.1f} points between rates (one seed)", "undecided"
+    means = [np.mean(list(runs["values"]), 0) for _, runs in rows.groupby("setting")]
+    spread = 100 * float(np.ptp(means, axis=0).max())
+    return f"at most {spread:.1f} points between rates ({seeds_of(rows)})", "undecided"
 
 
 def infeasible(table: Table) -> Judgement:

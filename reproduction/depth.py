@@ -1,8 +1,8 @@
 """Which method needs the fewest layers: the tables and the picture of methods_plan.md, from runs with own readouts."""
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
-from typing import Any
+from itertools import combinations, permutations
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -99,6 +99,7 @@ def layers(table: Table) -> pd.DataFrame:
     rows = []
     for model, arms, reference in by_model(table):
         full = accuracies(reference)[:, -1].mean()
+        compared_with = f"rate {reference.settings.iloc[0]['learning_rate']:g}, {len(reference)} seeds"
         worse = worse_at(arms)
         for arm, runs in arms.items():
             found = accuracies(runs)
@@ -110,44 +111,104 @@ def layers(table: Table) -> pd.DataFrame:
                 {"model": model, "method": LABELS[arm], "rate": rate, "seeds": len(runs)}
                 | {f"layer {layer}": f"{value:.3f}" for layer, value in enumerate(found.mean(0))}
                 | {**k, f"K within {POINTS[0]} by seed": by_seed}
-                | {"last against plain training, points": f"{100 * low[-1]:+.1f} to {100 * high[-1]:+.1f}"}
+                | {"plain training it is compared with": compared_with}
+                | {"last layer less plain training's, points": f"{100 * low[-1]:+.1f} to {100 * high[-1]:+.1f}"}
                 | {"another is better at": ", ".join(map(str, worse[arm])) or "–"}
             )
     return pd.DataFrame(rows).fillna("")
 
 
+def pairs(table: Table) -> pd.DataFrame:
+    """For each pair of methods how many points higher the first one's accuracy is, by layer.
+
+    Intervals are paired by seed and simultaneous over the layers from 1 on.
+    """
+    rows = []
+    for model, arms, _ in by_model(table):
+        for one, other in combinations(arms, 2):
+            depth = len(arms[one].metrics.iloc[0]) - 1
+            mean, low, high = difference(arms[one], arms[other], depth)
+            seeds = len(set(arms[one].seed) & set(arms[other].seed))
+            row = {"model": model, "method": LABELS[one], "against": LABELS[other], "seeds of both": seeds}
+            for layer in range(1, depth + 1):
+                row[f"layer {layer}"] = points(mean[layer], low[layer], high[layer])
+            rows.append(row)
+    return pd.DataFrame(rows).fillna("")
+
+
+def points(mean: float, low: float, high: float) -> str:
+    """A difference of accuracies with its interval, in points."""
+    interval = "" if np.isnan(low) else f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    return f"{100 * mean:+.1f}{interval}"
+
+
 def rule(table: Table) -> pd.DataFrame:
-    """The rule of the plan: at how many layers of the deeper halves each method is worse than another."""
+    """The rule of the plan: at how many layers of the deeper halves each method is worse than another.
+
+    The choice is the first method that is worse at none and whose last layer is not worse than plain training's; if
+    there is none, the first of those that are worse at the fewest layers. It holds for the models that have runs.
+    """
     worse: dict[str, int] = {}
     harmed: dict[str, list[str]] = {}
+    models: dict[str, list[str]] = {}
     for model, arms, reference in by_model(table):
         for arm, places in worse_at(arms).items():
             depth = len(arms[arm].metrics.iloc[0]) - 1
             worse[arm] = worse.get(arm, 0) + sum(layer >= depth // 2 for layer in places)
             _, _, high = difference(arms[arm], reference)
             harmed.setdefault(arm, []).extend([model] * bool(high[-1] < 0))
-    rows = [[LABELS[arm], worse[arm], ", ".join(harmed[arm]) or "–"] for arm in DEPTH_ARMS if arm in worse]
-    return pd.DataFrame(rows, columns=["method", "worse at, layers L/2 to L", "last layer worse than plain training's"])
+            models.setdefault(arm, []).append(f"{model} ({len(arms[arm])} seeds)")
+    ranked = [arm for arm in DEPTH_ARMS if arm in worse]
+    good = [arm for arm in ranked if not worse[arm] and not harmed[arm]]
+    choice = next(iter([*good, *sorted(ranked, key=worse.__getitem__)]), None)
+    rows = [
+        [LABELS[arm], ", ".join(models[arm]), worse[arm], ", ".join(harmed[arm]) or "–", "yes" * (arm == choice)]
+        for arm in ranked
+    ]
+    heads = [
+        "method",
+        "runs",
+        "worse at, layers L/2 to L",
+        "last layer worse than plain training's",
+        "the rule's choice",
+    ]
+    return pd.DataFrame(rows, columns=heads)
 
 
-def compared(table: Table, model: str, ours: str, theirs: str) -> Any:
-    """The mean accuracy over the deeper half of the layers, ours less theirs, paired by seed.
+class Paired(NamedTuple):
+    """A mean difference over seeds.
 
-    Returns:
-        The mean, the ends of its 95 % interval, the two-sided p and the number of seeds; None without two seeds.
+    Attributes:
+        mean: The difference.
+        low: Of its 95 % interval.
+        high: Of the same.
+        p: Two-sided.
+        seeds: Seeds that both have.
+        variance: Of the mean.
     """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    seeds: int
+    variance: float
+
+
+def compared(table: Table, model: str, ours: str, theirs: str) -> Paired | None:
+    """The mean accuracy of the deeper half of the layers, ours less theirs, paired by seed; None without two seeds."""
     for name, arms, _ in by_model(table):
         if name == model and ours in arms and theirs in arms:
             shared = sorted(set(arms[ours].seed) & set(arms[theirs].seed))
             pair = [accuracies(arms[arm][arms[arm].seed.isin(shared)]) for arm in (ours, theirs)]
-            half = (pair[0].shape[1] - 1) // 2
-            apart = pair[0][:, half:].mean(1) - pair[1][:, half:].mean(1)
             if len(shared) < 2:
                 return None
-            error = apart.std(ddof=1) / np.sqrt(len(shared))
-            width = student.ppf((1 + CONFIDENCE) / 2, len(shared) - 1) * error
-            p = float(2 * student.sf(abs(apart.mean()) / error, len(shared) - 1)) if error else 1.0
-            return apart.mean(), apart.mean() - width, apart.mean() + width, p, len(shared)
+            half = (pair[0].shape[1] - 1) // 2
+            apart = pair[0][:, half:].mean(1) - pair[1][:, half:].mean(1)
+            mean, error = float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(shared)))
+            width = float(student.ppf((1 + CONFIDENCE) / 2, len(shared) - 1)) * error
+            p = float(2 * student.sf(abs(mean) / error, len(shared) - 1)) if error else 1.0
+            return Paired(mean, mean - width, mean + width, p, len(shared), error**2)
     return None
 
 

@@ -1,6 +1,6 @@
 """Figures 1 to 15 of the paper, drawn from a study's table. Figure 16, answers, is a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ SHADES = ("#c2255c", "#e67700", "#1864ab", "#2b8a3e", "#444444")
 CLASSIFIERS = ("MiniLM", "RoBERTa", "DistilBERT")
 """Models of Figure 1 and of the ablations, the first that was run: MiniLM stands for RoBERTa at scale small."""
 
-TEXT_MODELS = (*CLASSIFIERS, "UT-text")
+TEXT_MODELS = (*CLASSIFIERS, "MPNet", "UT-text")
 LANGUAGE_MODELS = ("SmolLM2", "Llama")
 VIDEO_MODELS = ("UT", "DUST", "ViT")
 COMPARED = ("erm", "constrained", "paper")
@@ -162,8 +162,7 @@ def both_views(rows: pd.DataFrame) -> Figure:
     along_layers(left, rows)
     against_noise(right, rows)
     left.legend(fontsize=7)
-    seeds = rows.seed.nunique()
-    figure.suptitle(f"{name_of(rows[SETTING].iloc[0])}, {seeds} seed{'s' * (seeds > 1)}", fontsize=9)
+    figure.suptitle(f"{name_of(rows[SETTING].iloc[0])}, {seeds_of(rows)}", fontsize=9)
     return figure
 
 
@@ -282,29 +281,38 @@ def figure_10(table: Table) -> Figure:
 
 
 def varied(table: Table, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The main run of an ablation and those of its variants, all of seed 0, with the varied setting's values.
+    """The main runs of an ablation and those of its variants, of the seeds that all have, with the setting's values.
 
     Raises:
         NotRunError: If there are fewer than two values.
     """
     place = dict(zip(SETTING, rows[SETTING].iloc[0], strict=True)) | {"arm": "algorithm-1"}
     variants = sorted(each for each in set(table.rows.variant) if each.startswith(f"{name}="))
-    runs = some(table.where(variant=["", *variants], seed=0, **place), "the ablation")
+    runs = some(table.where(variant=["", *variants], **place), "the ablation")
     runs = runs.assign(setting=[settings.get(name) for settings in runs.settings])
     runs = runs[runs.setting.notna() & runs.form.isin(("", "untied"))].sort_values("setting")
     if runs.setting.nunique() < 2:
         raise NotRunError(f"it needs the paper's form at two values of {name}")
-    return runs
+    return of_shared_seeds(runs, ["setting"])
+
+
+def seeds_of(rows: pd.DataFrame) -> str:
+    """How many seeds there are, in words."""
+    count = rows.seed.nunique()
+    return f"{count} seeds" if count > 1 else "one seed"
 
 
 def _against_setting(table: Table, name: str, symbol: str, levels: Callable[[pd.DataFrame], Sequence[float]]) -> Figure:
     rows = varied(table, name, strongest(classifier(table)))
     figure, (axes,) = panels(1)
-    for level in levels(rows):
-        at = [row.values[list(row.noise).index(level)] for row in rows.itertuples()]
-        axes.plot(rows.setting, at, marker="o", label=f"test γ = {level:g}")
+    for level, colour in zip(levels(rows), SHADES, strict=False):
+        by_seed = [
+            [row.values[list(row.noise).index(level)] for row in runs.sort_values("setting").itertuples()]
+            for _, runs in rows.groupby("seed")
+        ]
+        band(axes, sorted(set(rows.setting)), by_seed, f"test γ = {level:g}", color=colour)
     axes.set(xlabel=symbol, ylabel=rows.metric.iloc[0])
-    axes.set_title(f"{name_of(rows[SETTING].iloc[0])}, seed 0", fontsize=9)
+    axes.set_title(f"{name_of(rows[SETTING].iloc[0])}, {seeds_of(rows)}", fontsize=9)
     axes.set_xscale("log" if name == "dual_lr" else "linear")
     axes.legend(fontsize=7)
     return figure
@@ -391,11 +399,11 @@ FIGURES: dict[str, Callable[[Table], Figure]] = {
 }
 
 
-def draw(table: Table, folder: Path) -> dict[str, str]:
+def draw(table: Table, folder: Path, drawn: Mapping[str, Callable[[Table], Figure]]) -> dict[str, str]:
     """Draw every figure that has its cells as PNG and SVG; returns name → why it could not be drawn, or ''."""
     folder.mkdir(parents=True, exist_ok=True)
     missing = {}
-    for name, figure_of in FIGURES.items():
+    for name, figure_of in drawn.items():
         try:
             figure = figure_of(table)
         except NotRunError as error:

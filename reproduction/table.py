@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ ALMOST = 0.01
 """A mean that misses its bound by no more than this share counts as holding, as in the verdict of Descend."""
 
 CONFIDENCE = 0.95
+
+MOST_SEEDS = 1000
+"""More are not considered where it is said how many seeds would decide a comparison."""
 
 ENOUGH_GROUPS = 12
 """Fewer groups prove nothing, as in a verdict of Descend."""
@@ -87,6 +90,8 @@ class Gain:
         p: Two-sided; NaN without an interval.
         seeds: Seeds that both have.
         groups: Groups of test samples.
+        parts: The variance over seeds and that over groups, each with its degrees of freedom; one that is not known is
+            left out.
     """
 
     value: float
@@ -95,6 +100,7 @@ class Gain:
     p: float = math.nan
     seeds: int = 0
     groups: int = 0
+    parts: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def tested_p(self) -> float:
@@ -145,6 +151,16 @@ def at_levels(rows: pd.DataFrame, wanted: Callable[[float, float], bool]) -> pd.
     return pd.DataFrame(changed, columns=rows.columns)
 
 
+def beyond(level: float, gamma: float) -> bool:
+    """Whether a test noise is stronger than that of training."""
+    return level > gamma
+
+
+def up_to(level: float, gamma: float) -> bool:
+    """Whether a test noise is at most that of training."""
+    return level <= gamma
+
+
 def gain(ours: pd.DataFrame, theirs: pd.DataFrame) -> Gain:
     r"""How much better a method is, over the seeds that both have.
 
@@ -159,23 +175,61 @@ def gain(ours: pd.DataFrame, theirs: pd.DataFrame) -> Gain:
     higher = bool(pair[0].higher.iloc[0])
     a, b = (runs.number.to_numpy(float) for runs in pair)
     sign, seeds = (100 if higher else -100), len(shared)
-    parts = []
+    parts: dict[str, tuple[float, int]] = {}
     if seeds > 1:
         spread = a / b.mean() - b * a.mean() / b.mean() ** 2
-        parts.append((sign**2 * spread.var(ddof=1) / seeds, seeds - 1))
+        parts["seeds"] = (sign**2 * spread.var(ddof=1) / seeds, seeds - 1)
     left = [np.mean([_left_out(run) for run in runs.itertuples()], 0) for runs in pair]
     groups = len(left[0])
     if groups > 1:
         ratio = sign * left[0] / left[1]
-        parts.append(((groups - 1) ** 2 / groups * ratio.var(ddof=1), groups - 1))
-    value, variance = float(sign * (a.mean() / b.mean() - 1)), sum(part for part, _ in parts)
-    if not variance:
+        parts["groups"] = ((groups - 1) ** 2 / groups * ratio.var(ddof=1), groups - 1)
+    value = float(sign * (a.mean() / b.mean() - 1))
+    error, freedom = combined(parts.values())
+    if not error:
         return Gain(value, seeds=seeds, groups=groups)
-    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
-    error = math.sqrt(variance)
     width = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * error
     p = float(2 * student.sf(abs(value) / error, freedom))
-    return Gain(value, value - width, value + width, p, seeds, groups)
+    return Gain(value, value - width, value + width, p, seeds, groups, parts)
+
+
+def combined(parts: Iterable[tuple[float, int]]) -> tuple[float, float]:
+    """The standard error of a sum of independent parts, and Satterthwaite's degrees of freedom.
+
+    Args:
+        parts: Variances with their degrees of freedom.
+    """
+    known = list(parts)
+    variance = sum(part for part, _ in known)
+    if not variance:
+        return 0.0, math.nan
+    return math.sqrt(variance), variance**2 / sum(part**2 / degrees for part, degrees in known)
+
+
+def seeds_that_decide(value: float, parts: Mapping[str, tuple[float, int]], seeds: int, level: float) -> int | None:
+    """The smallest number of seeds at which a difference would have an interval that does not hold 0.
+
+    The difference and its spread over seeds stay as they were observed. The variance over groups of test samples does
+    not fall with more seeds.
+
+    Args:
+        value: The difference.
+        parts: The variances of its mean, as in `Gain`.
+        seeds: The number of seeds of that mean.
+        level: One less the confidence, two-sided.
+
+    Returns:
+        The number; None if `MOST_SEEDS` are not enough or the spread over seeds is not known.
+    """
+    if "seeds" not in parts:
+        return None
+    one = parts["seeds"][0] * seeds
+    others = [part for name, part in parts.items() if name != "seeds"]
+    for number_of_seeds in range(2, MOST_SEEDS + 1):
+        error, freedom = combined([(one / number_of_seeds, number_of_seeds - 1), *others])
+        if not error or abs(value) > student.ppf(1 - level / 2, freedom) * error:
+            return number_of_seeds
+    return None
 
 
 def _left_out(run: Any) -> np.ndarray:
@@ -203,7 +257,7 @@ def meets(losses: Sequence[float], alpha: float, cap: float, first: int) -> bool
     return bool(chain[0] <= (1 + ALMOST) * cap and (chain[1:] <= (1 + ALMOST) * (1 - alpha) * chain[:-1]).all())
 
 
-_OF_ALL = ("panel", "variant", "device", "seconds")
+_OF_ALL = ("panel", "arm", "form", "variant", "seed", "diverged", "device", "seconds")
 """Columns that a table has without rows too."""
 
 

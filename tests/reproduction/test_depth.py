@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
-from reproduction.depth import compared, difference, layers, picture, rule, suffices
+from reproduction.depth import compared, difference, layers, pairs, picture, rule, suffices
 from reproduction.table import Table
 
 SEEDS = range(5)
@@ -69,11 +70,29 @@ def test_intervals_are_students_and_paired_by_seed():
         )
     found = compared(table(one, other), "tiny-exits", "linear", "probe")
     test = ttest_rel(*([np.mean(row["metrics"]) for row in rows] for rows in (one, other)))
-    assert found[3:] == (pytest.approx(test.pvalue), 5)
+    assert (found.p, found.seeds) == (pytest.approx(test.pvalue), 5)
+    assert found.variance == pytest.approx((found.mean / test.statistic) ** 2)
 
 
 def test_the_rule_counts_the_deeper_half_and_names_who_harms_the_last_layer():
     found = rule(FOUND).set_index("method")
-    assert list(found.iloc[:, 0]) == [3, 0, 1]
-    assert list(found.iloc[:, 1]) == ["tiny-exits", "–", "–"]
+    assert list(found["worse at, layers L/2 to L"]) == [3, 0, 1]
+    assert list(found["last layer worse than plain training's"]) == ["tiny-exits", "–", "–"]
+    assert list(found["the rule's choice"]) == ["", "yes", ""] and set(found.runs) == {"tiny-exits (5 seeds)"}
     assert len(picture(FOUND).axes) == 1 and layers(table()).empty
+
+
+def test_without_a_method_that_is_never_worse_the_rule_takes_the_one_that_is_at_the_fewest_layers():
+    """Each is better than the other somewhere in the deeper half: probe at layer 4, linear at 2 and 3."""
+    crossed = table(runs("probe", [0.5, 0.6, 0.7, 0.8, 0.9]), runs("linear", [0.5, 0.6, 0.8, 0.85, 0.85]))
+    found = rule(crossed).set_index("method")
+    assert list(found.iloc[:, 1]) == [2, 1] and list(found["the rule's choice"]) == ["", "yes"]
+
+
+def test_pairs_of_methods_have_intervals_that_are_simultaneous_over_layers():
+    """Differences by seed are −.001, 0, .001 times a spread about the mean: t of 4 degrees at .05 / 4."""
+    one, other = runs("probe", [0.5, 0.6, 0.7, 0.8, 0.9]), runs("linear", [0.5, 0.7, 0.7, 0.8, 0.9], spread=0.003)
+    (row,) = pairs(table(one, other)).to_dict("records")
+    width = 100 * student.ppf(1 - 0.025 / 4, 4) * 0.002 * np.sqrt(2.5 / 5)
+    assert row["layer 1"] == f"-10.0 ({-10 - width:+.1f} to {-10 + width:+.1f})" and row["seeds of both"] == 5
+    assert "layer 0" not in row

@@ -1,0 +1,249 @@
+"""What constrained training gives over noise, read by the paper's protocol and fairly, as methods_plan.md says."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import beta
+
+from reproduction.cells import SEARCH, Cell, cells
+from reproduction.figures import plain_of
+from reproduction.grids import SCALES
+from reproduction.methods_grid import BOTH
+from reproduction.table import CONFIDENCE, SETTING, Gain, Table, at_levels, beyond, gain, up_to
+from reproduction.tables import best_number, published, published_place
+
+PANEL = "robustness"
+MECHANISM = "mechanism"
+SCOPES: dict[str, Callable[[float, float], bool]] = {
+    "all noise": lambda level, gamma: True,
+    "up to γ_train": up_to,
+    "beyond": beyond,
+}
+"""Column → which levels of the test noise it covers: the level and the training noise."""
+
+LACKING = "we have no such cell"
+
+LABELS = {
+    "erm": "plain training",
+    "algorithm-1": "constrained, chosen",
+    "alpha=0.226": "constrained, α = .226",
+    "alpha=0.4": "constrained, α = .4",
+    "useful-.8": "geometric bounds",
+    "linear": "weights l/L",
+    "uniform": "uniform weights",
+    "replayed": "weights of seed 0, replayed",
+    "mean-weights": "their mean, constant",
+}
+"""Arm or variant of the mechanism → its name."""
+
+
+def main_runs(table: Table) -> Table:
+    """The study without the sixth seed of plain and constrained training, which counts in the mechanism alone."""
+    rows = table.rows
+    sixth = (rows.panel == MECHANISM) & rows.arm.isin(BOTH) & (rows.variant == "")
+    return replace(table, rows=rows[~sixth])
+
+
+def settings(table: Table) -> Iterator[tuple[dict[str, Any], str, pd.DataFrame, str, pd.DataFrame]]:
+    """Each setting and form of constrained runs, with each form of plain training, the paper's own pair first.
+
+    Yields:
+        The setting, the form and its runs, the form of plain training and its runs.
+    """
+    runs = main_runs(table).where(panel=PANEL)
+    for setting, group in runs.groupby(SETTING, sort=False) if len(runs) else ():
+        place = dict(zip(SETTING, setting, strict=True))
+        for form, ours in group[group.arm == "algorithm-1"].groupby("form"):
+            plain = group[group.arm == "erm"]
+            first = plain_of(place["model"], str(form))
+            for other in sorted(set(plain.form), key=lambda each: (each != first, each)):
+                yield place, str(form), ours, other, plain[plain.form == other]
+
+
+def protocol(table: Table) -> pd.DataFrame:
+    """Each setting as the paper reports it: the best of several runs by validation data, on video one run.
+
+    Columns ``plain`` and ``constrained`` are the area under the accuracy or the mean RMSE, NaN if the run diverged.
+    """
+    rows = []
+    for place, form, ours, other, plain in settings(table):
+        if other != plain_of(place["model"], form):
+            continue
+        trials = _trials(table, place, form)
+        if place["model"] in _of_video():
+            seed = min(set(ours.seed) & set(plain.seed), default=None)
+            pair, words = [runs[runs.seed == seed] for runs in (plain, ours)], f"seed {seed}"
+        else:
+            pair = [plain, ours if trials.empty else trials]
+            words = f"best of {len(plain)} seeds, best of {len(pair[1])} {'seeds' if trials.empty else 'trials'}"
+        best_plain, best = (best_number(runs) for runs in pair)
+        sign = sign_of(best_plain, best, place["model"] not in _of_video())
+        rows.append([*place.values(), form, best_plain, best, sign, words])
+    return pd.DataFrame(rows, columns=[*SETTING, "form", "plain", "constrained", "sign", "runs"])
+
+
+def _of_video() -> list[str]:
+    models = SCALES["methods"].models
+    return [name for name, model in models.items() if model.recipe.startswith("video")]
+
+
+def _trials(table: Table, place: dict[str, Any], form: str) -> pd.DataFrame:
+    """The trials that were searched in a setting itself; none where a search is reused."""
+    trials = table.trials
+    here = (trials.arm == "algorithm-1") & (trials.form == form)
+    for name, value in place.items():
+        here &= trials[name] == value
+    return trials[here]
+
+
+def sign_of(plain: float, constrained: float, higher: bool) -> str:
+    """``+`` if constrained training is better, ``−`` if it is worse, ``=``, or ``?`` if neither number is known."""
+    if math.isnan(plain) or math.isnan(constrained):
+        return "?" if math.isnan(plain) and math.isnan(constrained) else "+" if math.isnan(plain) else "−"
+    change = (constrained - plain) * (1 if higher else -1)
+    return "+" if change > 0 else "−" if change < 0 else "="
+
+
+def signs(table: Table) -> pd.DataFrame:
+    """Every cell of Tables 3 and 4 beside ours by the protocol; then the cells of ours that the paper has not."""
+    ours = {published_place(table, row): row for row in protocol(table).to_dict("records")}
+    rows = []
+    for number, higher in ((3, False), (4, True)):
+        for printed in published(f"table{number}").itertuples():
+            place = (printed.model, printed.layers, printed.dataset, printed.train_gamma)
+            plain, constrained = float(printed.unconstrained), float(printed.constrained)
+            sign = sign_of(plain, constrained, higher)
+            rows.append([f"Table {number}", *place, plain, constrained, sign, *_ours(ours.pop(place, None))])
+    for place, row in ours.items():
+        rows.append(["ours alone", *place, math.nan, math.nan, "", *_ours(row)])
+    heads = ["table", "model", "layers", "dataset", "γ_train", "printed: plain", "printed: constrained", "printed"]
+    return pd.DataFrame(rows, columns=[*heads, "our model", "plain", "constrained", "ours", "our runs"])
+
+
+def _ours(row: Any) -> list[Any]:
+    if row is None:
+        return ["", math.nan, math.nan, "", LACKING]
+    return [f"{row['model']}-{row['depth']}", row["plain"], row["constrained"], row["sign"], row["runs"]]
+
+
+def counts(table: Table) -> pd.DataFrame:
+    """How often constrained training is ahead by the protocol, in the paper and here, with a clustered interval."""
+    every = signs(table)
+    rows = []
+    for number in ("Table 3", "Table 4"):
+        cell = every[every.table == number]
+        there = cell[cell["our runs"] != LACKING]
+        cases = {"the paper, all cells": (cell, "printed"), "the paper, cells that we have": (there, "printed")}
+        for case, (some, column) in (cases | {"ours": (there, "ours")}).items():
+            won = (some[column] == "+").to_numpy()
+            clusters = list(zip(some.model, some.dataset, strict=True))
+            low, high = share(won, clusters)
+            level = int((some[column] == "=").sum())
+            ahead = [int(won.sum()), level, len(won) - int(won.sum()) - level]
+            rows.append([number, case, *ahead, len(set(clusters)), _percent(low, high)])
+        rows.append([number, "cells that we lack", "", "", "", "", str(len(cell) - len(there))])
+    heads = ["table", "cells", "ahead", "level", "behind", "models × data sets", "share ahead, 95 %"]
+    return pd.DataFrame(rows, columns=heads)
+
+
+def _percent(low: float, high: float) -> str:
+    return "–" if math.isnan(low) else f"{100 * low:.0f} to {100 * high:.0f} %"
+
+
+def share(won: np.ndarray, clusters: list[Any]) -> tuple[float, float]:
+    """An interval of a share of cells that depend on each other within clusters (Korn and Graubard 1998).
+
+    It is Clopper and Pearson's at the number of independent cells that would have the variance between clusters; where
+    that variance is 0, at the number of clusters.
+
+    Args:
+        won: Whether each cell counts, (N,).
+        clusters: The cluster of each cell.
+
+    Returns:
+        The ends of the 95 % interval; NaN below two clusters.
+    """
+    names = list(dict.fromkeys(clusters))
+    if len(names) < 2:
+        return math.nan, math.nan
+    mean = won.mean()
+    apart = [sum(win - mean for win, name in zip(won, clusters, strict=True) if name == each) for each in names]
+    variance = len(names) / (len(names) - 1) * sum(part**2 for part in apart) / len(won) ** 2
+    size = min(mean * (1 - mean) / variance, len(won)) if variance else len(names)
+    ahead, tail = mean * size, (1 - CONFIDENCE) / 2
+    low = float(beta.ppf(tail, ahead, size - ahead + 1)) if ahead else 0.0
+    high = float(beta.ppf(1 - tail, ahead + 1, size - ahead)) if ahead < size else 1.0
+    return low, high
+
+
+def fairly(table: Table) -> pd.DataFrame:
+    """Constrained against plain training of the same seeds: the gain over all noise, up to γ_train and beyond."""
+    rows = []
+    for place, form, ours, other, plain in settings(table):
+        gains = [gain(at_levels(ours, scope), at_levels(plain, scope)) for scope in SCOPES.values()]
+        seeds = f"{gains[0].seeds} of {len(set(ours.seed) | set(plain.seed))}"
+        rows.append([*place.values(), form, other, *map(_mean, (plain, ours)), *gains, seeds, gains[0].groups])
+    heads = [*SETTING, "form", "against plain", "plain", "constrained", *SCOPES, "seeds of both", "test groups"]
+    return pd.DataFrame(rows, columns=heads)
+
+
+def _mean(runs: pd.DataFrame) -> str:
+    ended = runs[~runs.diverged.astype(bool)]
+    return f"{ended.number.mean():.4g}" if len(ended) else "diverged"
+
+
+def mechanism(table: Table) -> pd.DataFrame:
+    """Each arm of the mechanism against plain and against constrained training, of the seeds that both have."""
+    rows = []
+    runs = table.rows[table.rows.panel.isin([PANEL, MECHANISM])] if len(table.rows) else table.rows
+    of_arms = runs[runs.panel == MECHANISM]
+    if of_arms.empty:
+        return pd.DataFrame(columns=["method", "seeds", "number"])
+    for name in SETTING:  # all arms have one setting
+        runs = runs[runs[name] == of_arms[name].iloc[0]]
+    for name, label in LABELS.items():
+        arm, variant = ("algorithm-1", name) if "=" in name else (name, "")
+        found = runs[(runs.arm == arm) & (runs.variant == variant)]
+        row: dict[str, Any] = {"method": label, "seeds": len(found), "number": _mean(found) if len(found) else "–"}
+        for (other, words), (scope, wanted) in product(_BESIDE.items(), SCOPES.items()):
+            beside = runs[(runs.arm == other) & (runs.variant == "")]
+            known = len(found) and len(beside) and (arm, variant) != (other, "")
+            change = gain(at_levels(found, wanted), at_levels(beside, wanted)) if known else "–"
+            row[f"against {words}, {scope}"] = change
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+_BESIDE = {"erm": "plain training", "algorithm-1": "the chosen constraints"}
+
+
+def gain_of_setting(table: Table, model: str, data: str, gamma: float) -> Gain:
+    """The gain over all noise in a setting, against plain training of the paper's own pair; NaN without runs."""
+    for place, _, ours, _, plain in settings(table):
+        if (place["model"], place["data"], place["gamma"]) == (model, data, gamma):
+            return gain(ours, plain)
+    return Gain(math.nan)
+
+
+def done(table: Table) -> pd.DataFrame:
+    """How many cells of the grid are there, by what they are for."""
+    there = {row.name: row.diverged for row in _named(table)}
+    planned: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells(SCALES["methods"], table.chosen):
+        panel = "trials" if cell.panel == SEARCH else cell.panel
+        planned.setdefault((panel, cell.model, cell.data, cell.depth, f"{cell.gamma:g}"), []).append(cell)
+    rows = []
+    for key, group in planned.items():
+        ended = [there[cell.name] for cell in group if cell.name in there]
+        rows.append([*key, len(group), len(ended), len(group) - len(ended), sum(map(bool, ended))])
+    return pd.DataFrame(rows, columns=["for", *SETTING, "planned", "done", "missing", "diverged"])
+
+
+def _named(table: Table) -> list[Any]:
+    frames = [frame for frame in (table.rows, table.trials) if len(frame)]
+    return [row for frame in frames for row in frame[["name", "diverged"]].itertuples(index=False)]
