@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -215,8 +214,9 @@ def compared(table: Table, model: str, ours: str, theirs: str) -> Paired | None:
 def picture(table: Table, arms: Sequence[str] = ("probe", "linear", "useful-.8")) -> Figure:
     """Test accuracy by layer of each model, a thin line a seed; a ring marks K within one point."""
     models = list(by_model(table))
-    figure, axes = plt.subplots(1, len(models), figsize=(4.5 * len(models), 3.6), layout="constrained", squeeze=False)
-    for axis, (model, found, reference) in zip(axes[0], models, strict=True):
+    figure = Figure(figsize=(4.5 * len(models), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(models), squeeze=False)[0]
+    for axis, (model, found, reference) in zip(axes, models, strict=True):
         full = accuracies(reference)[:, -1].mean()
         axis.axhspan(full - POINTS[0] / 100, full, color="#2e8b57", alpha=0.15, lw=0)
         depth = len(reference.metrics.iloc[0]) - 1
