@@ -24,7 +24,8 @@ ERROR = 0.05
 def primaries(table: Table) -> pd.DataFrame:
     """The six primary comparisons with Holm's correction, and the seeds that would decide an undecided one.
 
-    A comparison that was not run counts as p = 1. So does one on fewer than `ENOUGH_GROUPS` groups of test samples.
+    A comparison that was not run counts as p = 1. So does one of a single seed, and one on fewer than `ENOUGH_GROUPS`
+    groups of test samples.
     """
     rows, tests = [], []
     for model, data, gamma in ROBUSTNESS:
@@ -36,7 +37,7 @@ def primaries(table: Table) -> pd.DataFrame:
         tests.append(change)
         words = "–" if math.isnan(change.value) else depth.points(change.value, change.low, change.high)
         rows.append(["linear against useful-.8", f"{model}, mean of the deeper half, points", words])
-    adjusted = holm([test.tested_p for test in tests])
+    adjusted = holm([_tested(test) for test in tests])
     frame = pd.DataFrame(rows, columns=["question", "setting", "difference, 95 %"])
     return frame.assign(
         **{
@@ -58,15 +59,21 @@ def _of_depth(table: Table, model: str) -> Gain:
     return Gain(found.mean, found.low, found.high, found.p, found.seeds, ENOUGH_GROUPS, parts)
 
 
+def _tested(test: Gain) -> float:
+    return test.tested_p if test.seeds > 1 else math.nan
+
+
 def _p(test: Gain, adjusted: float) -> str:
-    return "–" if math.isnan(test.tested_p) else f"{adjusted:.2g}"
+    return "–" if math.isnan(_tested(test)) else f"{adjusted:.2g}"
 
 
 def _result(test: Gain, adjusted: float) -> str:
     if math.isnan(test.value):
         return "no seed of both is there"
-    if math.isnan(test.p):
-        return "a run diverged" if math.isinf(test.value) else "undecided: one seed"
+    if math.isinf(test.value):
+        return f"undecided: {test}"
+    if test.seeds < 2:
+        return "undecided: one seed"
     if math.isnan(test.tested_p):
         return f"undecided: {test.groups} groups of test samples, of {ENOUGH_GROUPS} that are needed"
     if adjusted >= ERROR:
@@ -76,7 +83,7 @@ def _result(test: Gain, adjusted: float) -> str:
 
 def _seeds(test: Gain, adjusted: float) -> str:
     """At the strictest step of Holm's correction."""
-    if math.isnan(test.p) or (not math.isnan(test.tested_p) and adjusted < ERROR):
+    if math.isnan(test.p) or test.seeds < 2 or (not math.isnan(test.tested_p) and adjusted < ERROR):
         return "–"
     if math.isnan(test.tested_p):
         return "none: it needs more groups"

@@ -185,11 +185,19 @@ def fairly(table: Table) -> pd.DataFrame:
     """Constrained against plain training of the same seeds: the gain over all noise, up to γ_train and beyond."""
     rows = []
     for place, form, ours, other, plain in settings(table):
-        gains = [gain(at_levels(ours, scope), at_levels(plain, scope)) for scope in SCOPES.values()]
+        gains = [gain_at(ours, plain, scope) for scope in SCOPES.values()]
         seeds = f"{gains[0].seeds} of {len(set(ours.seed) | set(plain.seed))}"
         rows.append([*place.values(), form, other, *map(_mean, (plain, ours)), *gains, seeds, gains[0].groups])
     heads = [*SETTING, "form", "against plain", "plain", "constrained", *SCOPES, "seeds of both", "test groups"]
     return pd.DataFrame(rows, columns=heads)
+
+
+def gain_at(ours: pd.DataFrame, theirs: pd.DataFrame, wanted: Callable[[float, float], bool]) -> Gain:
+    """The gain at some levels of the test noise; NaN if the runs have none of them."""
+    ended = ours[~ours.diverged.astype(bool)]
+    if len(ended) and not any(wanted(level, ended.gamma.iloc[0]) for level in ended.noise.iloc[0]):
+        return Gain(math.nan)
+    return gain(at_levels(ours, wanted), at_levels(theirs, wanted))
 
 
 def _mean(runs: pd.DataFrame) -> str:
@@ -213,8 +221,7 @@ def mechanism(table: Table) -> pd.DataFrame:
         for (other, words), (scope, wanted) in product(_BESIDE.items(), SCOPES.items()):
             beside = runs[(runs.arm == other) & (runs.variant == "")]
             known = len(found) and len(beside) and (arm, variant) != (other, "")
-            change = gain(at_levels(found, wanted), at_levels(beside, wanted)) if known else "–"
-            row[f"against {words}, {scope}"] = change
+            row[f"against {words}, {scope}"] = gain_at(found, beside, wanted) if known else "–"
         rows.append(row)
     return pd.DataFrame(rows)
 

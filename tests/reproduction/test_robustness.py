@@ -97,6 +97,8 @@ def test_fair_gains_are_of_shared_seeds_apart_by_training_noise_and_without_the_
     gains = [row[scope].value for scope in ("all noise", "up to γ_train", "beyond")]
     assert gains == pytest.approx([100 * (1.58 / 1.4 - 1), 5.0, 50.0])
     assert (row["seeds of both"], row["test groups"]) == ("2 of 4", 20)
+    at_most = [each | {"gamma": 2.0} for each in rows if each["panel"] == "robustness"]
+    assert str(fairly(table(at_most)).beyond[0]) == "–"  # no test noise is above that of training
 
 
 def test_dust_is_compared_with_both_forms_of_plain_training_the_papers_pair_first():
@@ -156,6 +158,10 @@ def test_primaries_say_what_is_decided_open_or_not_run():
     video = made.loc["UT, ped2, γ_train = 0.9"]
     assert video.result == "undecided: 7 groups of test samples, of 12 that are needed" and video["p (Holm)"] == "–"
     assert set(made.result.iloc[[1, 2, 4, 5]]) == {"no seed of both is there"}
+    single = methods_page.primaries(table([row for row in rows if row["seed"] == 0])).iloc[0]
+    assert (single.result, single["p (Holm)"]) == ("undecided: one seed", "–")  # whatever its test samples say
+    gone = [run(TEXT, "algorithm-1", seed, [0.5] * 3) | {"diverged": seed == 0} for seed in range(5)]
+    assert methods_page.primaries(table([*rows[:5], *gone])).result[0] == "undecided: diverged"
 
 
 def test_an_ablations_line_is_the_mean_over_the_seeds_that_all_its_values_have():
