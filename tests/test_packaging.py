@@ -282,15 +282,20 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
     ("argv", "module"),
     [
         (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
-        (["demo"], "PIL"),
-        (["demo"], "matplotlib"),
-        (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),
-        (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
-        (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
+        *(
+            pytest.param(argv, module, marks=pytest.mark.slow)
+            for argv, module in (
+                (["demo"], "PIL"),
+                (["demo"], "matplotlib"),
+                (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),
+                (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
+                (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
+                (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "matplotlib"),
+                (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
+            )
+        ),
         (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
-        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "matplotlib"),
         (["report", "RUN"], "matplotlib"),
-        (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
 )

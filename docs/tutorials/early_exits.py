@@ -19,13 +19,13 @@ import descend
 from descend import DescentClassifier, DescentTrainer
 from descend.tasks.text import generate_reviews, learn_tokenizer
 
-rows = generate_reviews(2600, seed=0)
+rows = generate_reviews(1900, seed=0)
 print(rows[1])
 tokenizer = learn_tokenizer(row["text"] for row in rows)
 tokenizer.model_input_names = ["input_ids", "attention_mask"]
 texts = Dataset.from_list(rows)
 texts = texts.map(lambda batch: tokenizer(batch["text"], truncation=True, max_length=80), batched=True)
-train, validation, test = (texts.select(range(*ends)) for ends in ((0, 2000), (2000, 2200), (2200, 2600)))
+train, validation, test = (texts.select(range(*ends)) for ends in ((0, 1300), (1300, 1500), (1500, 1900)))
 
 # %%
 # Train
@@ -79,9 +79,9 @@ for answer in classifier.predict(new, exit_threshold=0.7):
 thresholds = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
 layers, accuracy = [], []
 for threshold in thresholds:
-    answers = classifier.predict([row["text"] for row in rows[2200:]], exit_threshold=threshold)
+    answers = classifier.predict([row["text"] for row in rows[1500:]], exit_threshold=threshold)
     layers.append(sum(answer.layer for answer in answers) / len(answers))
-    accuracy.append(sum(answer.index == row["label"] for answer, row in zip(answers, rows[2200:], strict=True)) / 400)
+    accuracy.append(sum(answer.index == row["label"] for answer, row in zip(answers, rows[1500:], strict=True)) / 400)
 
 figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
 figure.suptitle("Accuracy against layers used, by exit threshold")

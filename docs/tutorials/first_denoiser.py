@@ -22,7 +22,7 @@ from descend.models import ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 
 data = load_video(None, window=5)
-test = Subset(data.test, range(0, len(data.test), 8))
+test = Subset(data.test, range(0, len(data.test), 20))
 print(f"{len(data.train)} windows to train on, σ_x = {data.sigma:.3f}")
 
 # %%
@@ -45,7 +45,7 @@ for method in ("erm", "constrained"):
             output_dir=f"runs/first_denoiser/{method}",
             method=method,
             strength=0.75,
-            max_steps=100,
+            max_steps=80,
             learning_rate=2e-3,
             per_device_train_batch_size=2,
             logging_strategy="no",

@@ -114,6 +114,7 @@ CASES = {
         (0.3, 1.5, 0), (0.1, 0.2), form="ratio", stop_gradient=True, capped=True, margin=0.1
     ),
 }
+QUICK = ("two layers, one binds", "the chain starts at layer 1", "ratio, gradient stopped, cap")
 MOVES = {
     "sgd": (0.3, {}, 1000, 1e-5, 1e-4),
     "nupi": (0.3, {"kp": 1.0}, 1000, 1e-5, 1e-4),
@@ -125,7 +126,11 @@ MOVES = {
 @pytest.mark.parametrize(
     ("optimizer", "slack", "resilience", "name"),
     [
-        *product(["sgd"], ["implicit"], [0.2], CASES),
+        *product(["sgd"], ["implicit"], [0.2], QUICK),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in product(["sgd"], ["implicit"], [0.2], [name for name in CASES if name not in QUICK])
+        ),
         *product(["sgd", "nupi"], ["explicit"], [0.2], ["gradient stopped"]),
         *product(["adam"], ["implicit"], [0.2], ["three layers, all bind"]),
     ],

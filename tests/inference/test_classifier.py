@@ -14,6 +14,8 @@ ALL = encoders.FAMILIES
 FAMILIES = [name for place, name in enumerate(ALL) if ALL[name] not in list(ALL.values())[:place]]
 """The first family of those with equal rows in the table: all are read alike."""
 
+QUICK = ("bert", "llama", "descend-mean-pooled")
+
 PAIRS = [(row["text"], row["pair"]) for row in generate_pairs(30, 0)]
 TEXTS = [row["text"][: 20 + 7 * place] for place, row in enumerate(generate_reviews(30, 0))]
 
@@ -119,7 +121,8 @@ def by_hand(predictions, threshold, given):
 @pytest.mark.parametrize(
     ("family", "texts"),
     [
-        *(pytest.param(family, TEXTS, id=family) for family in FAMILIES),
+        *(pytest.param(family, TEXTS, id=family) for family in QUICK),
+        *(pytest.param(family, TEXTS, id=family, marks=pytest.mark.slow) for family in FAMILIES if family not in QUICK),
         *(pytest.param(family, PAIRS, id=f"{family}, pairs") for family in ("bert", "descend-text-ut")),
     ],
 )

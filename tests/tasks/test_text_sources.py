@@ -341,11 +341,11 @@ def test_what_is_wrong_is_one_line(tmp_path, kind, tree, message):
 
 
 def test_a_class_for_each_text_takes_no_quadratic_time_and_too_many_classes_are_refused(tmp_path):
-    rows = [json.dumps({"text": f"text {number}", "label": f"class {number // 2}"}) for number in range(60_000)]
+    rows = [json.dumps({"text": f"text {number}", "label": f"class {number // 2}"}) for number in range(20_000)]
     (tmp_path / "many.jsonl").write_text("\n".join(rows))
     began = time.process_time()
-    assert len(read_labelled(tmp_path / "many.jsonl")["train"].features["label"].names) == 30_000
-    assert time.process_time() - began < 15  # looking each up in a list took 80
+    assert len(read_labelled(tmp_path / "many.jsonl")["train"].features["label"].names) == 10_000
+    assert time.process_time() - began < 4  # looking each up in a list takes 9
     rows = [json.dumps({"text": f"text {number}", "label": str(number)}) for number in range(70_000)]
     (tmp_path / "more.jsonl").write_text("\n".join(rows))
     with pytest.raises(InputError, match="at most 65,536 classes; got 70,000"):
