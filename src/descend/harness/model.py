@@ -24,7 +24,8 @@ from descend.models import LayeredCausalLM, changed, keep_first
 from descend.noise import Noise, SampleDraws
 from descend.progress import is_quiet
 from descend.results import MODELS, Trained, check_language_run, read_trained
-from descend.run.loading import of_model, of_run
+from descend.run.loading import of_model
+from descend.run.run import Run
 from descend.seeds import Stream, derived
 
 WIDTH = 8
@@ -70,14 +71,16 @@ class DescendLM(HFLM):
     ):
         folder = Path(pretrained)
         trained = check_source(folder, checkpoint, layer, noise)
-        self.subject = of_model(folder, "lm", GENERATED) if trained else of_run(folder, checkpoint)
-        model, tokenizer = self.subject.restored.model, self.subject.restored.tokenizer
+        run = Run.read(folder, model=checkpoint)
+        if trained:
+            run = Run(folder, partial(of_model, folder, "lm", GENERATED), home=folder, alone=True)
+        model, tokenizer = run.model, run.tokenizer
         assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         self._layered, self.depth = model, model.depth
         if layer is not None:
             keep_first(model, layer)
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
-            device = str(self.subject.args.device)  # lm-eval's command asks for CUDA unless told otherwise
+            device = str(run.batches.device)  # lm-eval's command asks for CUDA unless told otherwise
         model.to(device)
         super().__init__(pretrained=model.saved, tokenizer=without_end(tokenizer), batch_size=batch_size, **settings)
         if self.device.type == "cpu":
@@ -85,7 +88,7 @@ class DescendLM(HFLM):
         hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
         for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
             setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
-        self.noise = self.subject.recipe.corruption(self.subject.sigma, seed).at(noise)
+        self.noise = run.noise.at(noise, seed=seed)
         """The noise; another level of it can be set between evaluations."""
         self._draws = PrefixDraws()
 
