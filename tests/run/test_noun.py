@@ -37,7 +37,7 @@ def test_a_folder_holds_all_that_belongs_to_a_run(finished, tmp_path):
         run.model, run.task, run.samples, run.noise.at(0.8, seed=0), run.batches.size, run.batches.collate
     )
     assert run.results.summary.layer_losses[0.8] == measured.losses.mean(0).tolist()
-    assert run.page(tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert run.page(tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert "first 1 of 2 layers" in run.export(1, tmp_path / "one")[0]
     with pytest.raises(AttributeError, match="modle"):
         run.modle  # noqa: B018
@@ -61,7 +61,7 @@ def test_a_trainer_alone_is_evaluated_on_its_own_evaluation_set(tmp_path):
 
 def test_a_run_that_was_not_evaluated_or_not_trained_says_so(tmp_path):
     for unknown, message in (
-        (Run(), "was not evaluated"),
+        (Run(), "this one was not"),
         (Run.read(tmp_path), r"has no summary\.json"),
     ):
         with pytest.raises(InputError, match=message):

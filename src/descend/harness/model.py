@@ -71,16 +71,15 @@ class DescendLM(HFLM):
     ):
         folder = Path(pretrained)
         trained = check_source(folder, checkpoint, layer, noise)
-        run = Run.read(folder, model=checkpoint)
-        if trained:
-            run = Run(folder, partial(of_model, folder, "lm", GENERATED), home=folder, alone=True)
-        model, tokenizer = run.model, run.tokenizer
+        exported = partial(of_model, folder, "lm", GENERATED)
+        self.run = Run(folder, exported) if trained else Run.read(folder, model=checkpoint)
+        model, tokenizer = self.run.model, self.run.tokenizer
         assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         self._layered, self.depth = model, model.depth
         if layer is not None:
             keep_first(model, layer)
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
-            device = str(run.batches.device)  # lm-eval's command asks for CUDA unless told otherwise
+            device = str(self.run.batches.device)  # lm-eval's command asks for CUDA unless told otherwise
         model.to(device)
         super().__init__(pretrained=model.saved, tokenizer=without_end(tokenizer), batch_size=batch_size, **settings)
         if self.device.type == "cpu":
@@ -88,7 +87,7 @@ class DescendLM(HFLM):
         hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
         for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
             setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
-        self.noise = run.noise.at(noise, seed=seed)
+        self.noise = self.run.noise.at(noise, seed=seed)
         """The noise; another level of it can be set between evaluations."""
         self._draws = PrefixDraws()
 
