@@ -10,9 +10,9 @@ import descend
 from descend import InputError, Run
 from descend.report.answer import Answer
 from descend.results import Results
-from descend.run import EarlyExits
+from descend.run import EarlyExits, LinearProbes
 from tests.support import ranks, subjects
-from tests.support.own import samples
+from tests.support.own import Classes, layers, samples
 
 
 def test_the_results_of_a_folder_load_neither_torch_nor_the_model(finished):
@@ -66,6 +66,15 @@ def test_a_run_that_was_not_evaluated_or_not_trained_says_so(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             assert unknown.results
+    memory = Run.of(layers(), samples(8), task=Classes())
+    for wrong, message in (
+        (lambda: memory.data, r"run\.samples"),
+        (lambda: memory.train(), "to be trained"),
+        (lambda: memory.evaluate([LinearProbes()]), "chosen on a run's own data"),
+        (lambda: memory.page(), "was not evaluated|place for the page"),
+    ):
+        with pytest.raises(InputError, match=message):
+            wrong()
     planned = descend.configure("video-ut", data="generated", output_dir=str(tmp_path / "run"))
     with pytest.raises(InputError, match=r"not trained yet: call run\.train"):
         planned.evaluate()

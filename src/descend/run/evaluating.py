@@ -78,6 +78,11 @@ class FurtherEvaluator:
         """
         refuse(
             (
+                run.recipe is None,
+                "probes and early exits are chosen on a run's own data; a model in memory has none. Read a run by "
+                "Run.read(folder).",
+            ),
+            (
                 not isinstance(run.model, LayeredClassifier | LayeredCausalLM),
                 "only models of text can be probed or left early; leave out --probe and --exit. To stop a denoiser "
                 "after layer K: descend denoise --layer K, or descend export --layers K.",

@@ -226,9 +226,8 @@ class Run:
         Args:
             callbacks: Callbacks of the training loop.
         """
-        assert self.recipe is not None
-        run = self if "model" in vars(self) else self.recipe.resolve(self.arguments)
-        return self.recipe.trainer(run, callbacks)
+        recipe = self._to_train
+        return recipe.trainer(self if "model" in vars(self) else recipe.resolve(self.arguments), callbacks)
 
     def train(self, *, resume: bool = False) -> DescentMixin:
         """Train a run in its folder, as ``descend train`` does; `read` then reads it.
@@ -241,15 +240,26 @@ class Run:
         """
         from descend.run.training import train
 
-        assert self.recipe is not None
-        return train(self.recipe, self.arguments, self.given, resume=resume)
+        return train(self._to_train, self.arguments, self.given, resume=resume)
+
+    @property
+    def _to_train(self) -> Recipe:
+        """The recipe of a run that is not trained yet."""
+        if self.recipe is None or self.arguments is None:
+            raise InputError("expected a run that is to be trained. Describe one by descend.configure.")
+        return self.recipe
 
     # --- data
 
     @cached_property
     def data(self) -> Data:
-        """The recipe's own data: train, validation and test samples."""
-        assert self.recipe is not None
+        """The recipe's own data: train, validation and test samples.
+
+        Raises:
+            InputError: If it is a model in memory, which has `samples` alone.
+        """
+        if self.recipe is None:
+            raise InputError("a model in memory has no data for training; what it is evaluated on is run.samples.")
         return self.recipe.load(self.model, self.tokenizer)
 
     @cached_property
@@ -490,7 +500,7 @@ class Run:
     def _finish(self, summary: Summary) -> None:
         """Write what an evaluation changes beside its own files: a certified exit, a model's card, a trainer's."""
         assert self.folder is not None
-        if summary.exit is not None and (bound := summary.exit.guarantee) is not None:
+        if self.home is not None and summary.exit is not None and (bound := summary.exit.guarantee) is not None:
             certified = CertifiedExit(**bound.model_dump(include=set(CertifiedExit.model_fields)))
             certified.write(self.model_folder / CERTIFIED_FILE)
         if self.home == self.folder and not self.alone:
