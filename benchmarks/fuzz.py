@@ -173,8 +173,8 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend import reading
     from descend.errors import InputError
     from descend.inference import DescentClassifier
-    from descend.report import RunView, write_completions, write_page, write_sweep
-    from descend.report.samples import Frames
+    from descend.report import write_completions, write_page, write_sweep
+    from descend.results import Frames, Results
     from descend.run.completing import _prompts
     from descend.run.loading import of_run
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
@@ -198,7 +198,7 @@ def readers(home: Path) -> dict[str, Reader]:
         write_page([folder, home / "other" / "run"], folder / "page.html", "fuzz")
 
     def history(folder: Path) -> None:
-        RunView.read(folder)  # the only part of a page that reads the records
+        assert Results.read(folder).history is not None  # which a page reads of the records
 
     def checkpoint(folder: Path) -> None:
         """Read a checkpoint as --resume does, and its files even if the manifest does not match."""

@@ -18,10 +18,10 @@ import pandas as pd
 import torch
 from transformers.utils import logging
 
-from descend.evaluation.early import agreements
 from descend.models.first_layers import keep_first
 from descend.recipes import RECIPES
 from descend.results import read_config
+from descend.run.early import agreements
 from descend.tasks.splits import evenly
 from descend.tasks.text.language import IGNORED
 
@@ -45,8 +45,8 @@ def measure(run: Path, every: list[int], count: int, tokens: int) -> list[dict[s
     def restored() -> Any:
         return recipe.restore(str(run / "model"))
 
-    setup = restored()
-    model, test = setup.model.eval(), recipe.load(setup).test
+    model, tokenizer = restored()
+    model, test = model.eval(), recipe.load(model, tokenizer).test
     asked = []
     for sample in (test[place] for place in evenly(len(test), count)):
         start = next(place for place, label in enumerate(sample["labels"]) if label != IGNORED)
@@ -56,7 +56,7 @@ def measure(run: Path, every: list[int], count: int, tokens: int) -> list[dict[s
     written = sum(each.shape[1] - ids.shape[1] for each, ids in zip(greedy, asked, strict=True))
     rows = []
     for layers in every:
-        draft = restored().model.eval()
+        draft = restored()[0].eval()
         keep_first(draft, layers)
         row: dict[str, Any] = {
             "run": run.name,

@@ -41,7 +41,7 @@ RECIPE = '''
 from dataclasses import dataclass
 
 from descend.declared import Count, setting
-from descend.recipes.base import Data, Recipe, Restored, load_pretrained
+from descend.recipes.base import Data, Recipe, load_pretrained
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ParityRecipe(Recipe):
     training = Recipe.training | {"max_steps": 2, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2,
                                   "save_steps": 2, "per_device_train_batch_size": 8}
 
-    def load(self, restored=None):
+    def load(self, model=None, tokenizer=None):
         import torch
 
         texts = torch.arange(96 * self.words).view(96, -1) % 7
@@ -67,7 +67,7 @@ class ParityRecipe(Recipe):
         samples = [{"input_ids": text, "attention_mask": ones, "labels": text[0] % 2} for text in texts]
         return Data(samples[:32], samples[32:64], samples[64:], "parity", labels=("even", "odd"))
 
-    def load_test(self, data, restored):
+    def load_test(self, data, model, tokenizer):
         return self.load().test, "parity"
 
     def task(self):
@@ -89,7 +89,7 @@ class ParityRecipe(Recipe):
 
         from descend.models import LayeredClassifier
 
-        return Restored(LayeredClassifier(load_pretrained(DistilBertForSequenceClassification, folder)))
+        return LayeredClassifier(load_pretrained(DistilBertForSequenceClassification, folder)), None
 '''
 
 

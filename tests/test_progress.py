@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from descend import progress
 from descend.cli import main
-from descend.evaluation.evaluate import reading_progress
+from descend.run.evaluating import reading_progress
 from tests.support.networks import network
 from tests.support.texts import review_folder, review_tokenizer
 

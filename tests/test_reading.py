@@ -24,8 +24,8 @@ from safetensors.torch import save_file
 
 from descend import InputError, reading
 from descend.reading import FOLLOW_LINKS, json_lines, parse_json, read_json, read_text
-from descend.report import RunView, write_completions
-from descend.report.samples import Frames
+from descend.report import write_completions
+from descend.results import Frames, Results
 from descend.run.completing import _prompts
 from descend.run.loading import read_dual
 from descend.tasks.images.sources import read_images
@@ -76,7 +76,8 @@ READERS = {
     "mnli/train.tsv": (lambda file: read_mnli(file.parent),),
     "pairs/multinli_1.0_train.jsonl": (lambda file: read_mnli(file.parent),),
     "imdb/train/pos/0_1.txt": (lambda file: read_imdb(file.parents[2]),),
-    **{f"run/{name}": (lambda file: RunView.read(file.parent),) for name in ("summary.json", "records.jsonl")},
+    "run/summary.json": (lambda file: Results.read(file.parent),),
+    "run/records.jsonl": (lambda file: Results.read(file.parent).history,),
     "run/frames.npz": (Frames.load,),
     "dual.safetensors": (lambda file: read_dual(file),),
     **{

@@ -20,7 +20,7 @@ import torch
 
 import descend
 
-configured = descend.configure(
+run = descend.configure(
     "llm-sft",
     data="generated",
     output_dir="runs/language_model",
@@ -37,17 +37,17 @@ configured = descend.configure(
     disable_tqdm=True,
     use_cpu=True,
 )
-setup = configured.recipe.resolve(configured.arguments)
-print(setup.data.tokenizer.decode(setup.data.train[0]["input_ids"]))
+run = run.recipe.resolve(run.arguments)  # with data and a new model
+print(run.tokenizer.decode(run.data.train[0]["input_ids"]))
 
 # %%
 # Train and evaluate
 # ------------------
 # The model's own final norm and head read every layer, so each layer can answer.
 
-trainer = setup.trainer()
+trainer = run.trainer()
 trainer.train()
-summary = descend.evaluate(trainer, setup.data.test, noise=(0, 0.1, 0.3), name="generated instructions")
+summary = descend.evaluate(trainer, run.data.test, noise=(0, 0.1, 0.3), name="generated instructions")
 print(summary.verdict)
 
 figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
@@ -63,8 +63,8 @@ plt.show()
 # ------
 # A model of this size, trained for some seconds, is often wrong.
 
-model, tokenizer = trainer.model.eval(), setup.data.tokenizer
-prompt = setup.data.test[0]["input_ids"][: setup.data.test[0]["labels"].count(-100)]
+model, tokenizer = trainer.model.eval(), run.tokenizer
+prompt = run.data.test[0]["input_ids"][: run.data.test[0]["labels"].count(-100)]
 print(tokenizer.decode(prompt))
 answer = model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)
 print("→", tokenizer.decode(answer[0, len(prompt) :], skip_special_tokens=True))

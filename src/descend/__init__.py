@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from descend.objective import Objective
     from descend.recipes import configure
     from descend.run.in_memory import evaluate
+    from descend.run.run import Run
     from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
 
@@ -38,6 +39,7 @@ __all__ = [
     "Objective",
     "PrimalDual",
     "Problem",
+    "Run",
     "Target",
     "Task",
     "UTConfig",
@@ -53,6 +55,7 @@ _ROOMS = {
     "objective": ("Objective",),
     "recipes": ("configure",),
     "run.in_memory": ("evaluate",),
+    "run.run": ("Run",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
     "inference": ("DescentClassifier",),

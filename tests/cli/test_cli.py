@@ -186,7 +186,7 @@ def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, mo
     monkeypatch.setattr(logger, "level", logger.level)
     monkeypatch.setattr(logger, "handlers", [])
     seen = {}
-    monkeypatch.setattr("descend.run.evaluate", lambda *_, **__: seen.update(os.environ) or sys.exit(3))
+    monkeypatch.setattr("descend.Run.evaluate", lambda *_, **__: seen.update(os.environ) or sys.exit(3))
     (tmp_path / "config.json").write_text(RUN)
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path), "--log-level", "debug"])

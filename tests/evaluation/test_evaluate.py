@@ -17,10 +17,11 @@ from transformers import (
 )
 
 import descend
-from descend import DescentClassifier, InputError, run
+from descend import DescentClassifier, InputError, Run
 from descend.cli import main
-from descend.evaluation.evaluators import MOST_CHARACTERS
 from descend.results import Decisions, read_summary
+from descend.run import EarlyExits, LinearProbes
+from descend.run.evaluators import MOST_CHARACTERS
 from descend.tasks.images import ImageClassification
 from descend.tasks.text import generate_reviews, learn_tokenizer, read_imdb, tokenize
 from tests.support import ranks, subjects, texts
@@ -63,7 +64,7 @@ def test_a_trainers_run_gets_the_files_and_the_page(runs, method):
 def test_no_layer_is_chosen_on_the_samples_that_test_it(runs, tmp_path, monkeypatch, most):
     """Nor on some of them, where there are more than are taken to choose. Another folder takes the records along."""
     ours, _ = runs["constrained"]
-    monkeypatch.setattr("descend.evaluation.evaluators.MOST_TO_CHOOSE", most)
+    monkeypatch.setattr("descend.run.evaluators.MOST_TO_CHOOSE", most)
     summary = descend.evaluate(ours, samples(12, 1), out=tmp_path, noise=(0,))  # those of its own eval_dataset
     assert summary.validation is None and not summary.layers_needed.chosen
     assert (tmp_path / "records.jsonl").read_text() == (ours.args.folder / "records.jsonl").read_text()
@@ -210,7 +211,8 @@ TASK = {"task": "classification"}
 
 def test_a_plain_classifier_is_evaluated_probed_and_left_early(plain):
     folder, data = plain / "model", plain / "reviews"
-    summary = run.evaluate(folder, **TASK, data=str(data), noise=[1.0, 0.0], probe=True, exit=True, frames=60)
+    run = Run.read(folder, **TASK, data=str(data))
+    summary = run.evaluate([LinearProbes(), EarlyExits()], noise=[1.0, 0.0], frames=60)
     assert summary == read_summary(folder) and summary.noise == [0.0, 1.0]
     assert (summary.model, summary.method, summary.dataset) == ("DistilBERT-3", "plain", "imdb, reviews")
     assert "did not train this model" in summary.note and "--probe" in summary.note
@@ -242,7 +244,8 @@ def test_the_exits_of_a_plain_classifier_are_certified_on_generated_texts_that_i
 
 def test_the_labels_of_a_head_are_met_by_their_names(plain):
     plainly, turned = (
-        run.evaluate(plain / name, **TASK, data=str(plain / "reviews"), noise=[0.0]) for name in ("model", "turned")
+        Run.read(plain / name, **TASK, data=str(plain / "reviews")).evaluate(noise=[0.0])
+        for name in ("model", "turned")
     )
     assert turned.values == plainly.values
     np.testing.assert_allclose(turned.layer_losses[0.0], plainly.layer_losses[0.0], rtol=1e-5)
@@ -257,7 +260,7 @@ def test_images_of_a_users_model_are_shown_whatever_holds_them(tmp_path):
     assert all(each.picture.startswith("data:image/png") and len(each.decisions) == 3 for each in shown)
 
 
-RISK, REVIEWS = {"exit": True, "risk": 0.1}, {**TASK, "data": "reviews"}
+REVIEWS = {**TASK, "data": "reviews"}
 
 
 @pytest.mark.parametrize(
@@ -270,17 +273,24 @@ RISK, REVIEWS = {"exit": True, "risk": 0.1}, {**TASK, "data": "reviews"}
         ("model", {"dataset": "imdb"}, r"--dataset.*--task"),
         ("wordless", REVIEWS, r"classifier|special tokens"),
         ("masked", REVIEWS, r"classifier: .*classifier\."),
-        # Before any work.
-        ("nowhere", {"risk": 0.01}, "--exit"),
-        ("nowhere", {"exit": True, "confidence": 0.9}, "--risk"),
-        ("nowhere", {**RISK, "unseen": True}, "--unseen.*--task"),
-        ("nowhere", {**RISK, **TASK}, "not seen.*--unseen"),
-        ("nowhere", {**RISK, "risk": 0.0}, "risk.*0"),
-        ("nowhere", {**RISK, "risk": float("nan")}, "risk.*nan"),
-        ("nowhere", {**RISK, "confidence": 1.0}, "confidence.*1"),
     ],
 )
-def test_what_a_plain_model_or_a_risk_needs_is_said(plain, folder, settings, remedy):
+def test_what_a_plain_model_needs_is_said(plain, folder, settings, remedy):
     data = {"data": str(plain / settings["data"])} if "data" in settings else {}
     with pytest.raises(InputError, match=remedy):
-        run.evaluate(plain / folder, **settings | data)
+        Run.read(plain / folder, **settings | data).evaluate()
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ((None, 0.9), "--risk"),
+        ((0.0, None), "risk.*0"),
+        ((float("nan"), None), "risk.*nan"),
+        ((0.1, 1.0), "confidence.*1"),
+        ((0.1, None), "not seen.*--unseen"),  # before the model is loaded: there is none
+    ],
+)
+def test_what_a_risk_needs_is_said(plain, given, remedy):
+    with pytest.raises(InputError, match=remedy):
+        Run.read(plain / "nowhere", **TASK, data="generated").evaluate([EarlyExits(*given)])

@@ -14,14 +14,14 @@ from torch.utils.data import Subset
 from transformers import DataCollatorWithPadding, default_data_collator
 
 from descend import UT, DescentProblem, GaussianNoise, UTConfig
-from descend.evaluation.early import COST, REPEATS, WARM_UP, agreements, exits, latency
-from descend.evaluation.evaluate import EDGES, evaluate, ratios
-from descend.evaluation.evaluators import input_metrics, pictures
 from descend.evaluation.layers import LayerLosses, embedding_std, measure, metric_value
 from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import RECIPES
+from descend.run.early import COST, REPEATS, WARM_UP, agreements, exits, latency
+from descend.run.evaluating import EDGES, LinearProbes, ratios, results_of
+from descend.run.evaluators import input_metrics, pictures
 from descend.seeds import of_sample
 from descend.tasks.text import Classification, generate_reviews, tokenize
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
@@ -140,7 +140,7 @@ def test_sigma_is_that_of_all_tokens_of_samples_taken_evenly(classifier, tokeniz
 def test_every_level_is_measured_and_the_verdict_taken_at_the_training_noise(model, windows):
     problem = DescentProblem(3, alpha=0.1)
     seen = subject(model, VIDEO, windows, GaussianNoise(0.8, SIGMA), levels=[1.5, 0], problem=problem)
-    summary = json.loads(json.dumps(evaluate(seen, [input_metrics]).content()))
+    summary = json.loads(json.dumps(results_of(seen, [input_metrics]).summary.content()))
     at = {level: measured(model, VIDEO, windows, GaussianNoise(level, SIGMA)) for level in (0.0, 0.8, 1.5)}
     values, found = [at[0.0].metrics[-1], at[1.5].metrics[-1]], verdict(problem, at[0.8])
     known = {
@@ -178,7 +178,7 @@ def test_a_level_takes_one_forward_pass_and_all_levels_one_draw_for_each_sample(
     monkeypatch.setattr(GaussianNoise, "draw", lambda self, *given: drawn.append(1) or draw(self, *given))
     noise = GaussianNoise(0.5, 0.3, seed=5)
     seen = subject(model, task, data, noise, levels=LEVELS, **BATCHES)
-    passes, summary = embedded(model, lambda: evaluate(seen))
+    passes, summary = embedded(model, lambda: results_of(seen).summary)
     assert len(drawn) == len(data) and sum(map(len, passes)) <= 1.1 * len(LEVELS) * len(data)
     for level in LEVELS:
         alone = measured(model, task, data, noise.at(level), **BATCHES)
@@ -193,8 +193,14 @@ def test_probes_and_exits_take_no_pass_of_their_own_over_the_evaluated_samples()
     model, task, data = CASES["classifier"]()
     model.eval()
     noise, probes = GaussianNoise(0.5, 0.3), torch.nn.ModuleList(torch.nn.Linear(16, 3) for _ in range(4))
-    seen = replace(subject(model, task, data, noise, levels=LEVELS, **BATCHES), probed=Probed(model, probes))
-    passes, summary = embedded(model, lambda: evaluate(seen, [partial(exits, validation=data[:5])]))
+
+    class Fitted(LinearProbes):
+        def fitted(self, run):
+            return Probed(run.model, probes)
+
+    seen = subject(model, task, data, noise, levels=LEVELS, **BATCHES)
+    further = [Fitted(), partial(exits, validation=data[:5])]
+    passes, summary = embedded(model, lambda: results_of(seen, further).summary)
     timed = 2 * len(data) + 2 * 4  # with and without leaving, the first batch of each twice
     assert sum(map(len, passes)) <= 1.1 * len(LEVELS) * len(data) + 5 + timed
     alone, batch = outcome(exits, seen, validation=data[:5]), default_data_collator(data)
@@ -276,8 +282,8 @@ def test_an_exit_may_cost_half_a_point_on_validation_data_and_is_reported_on_oth
         return replace(found, metrics=[metric_value(task, total, 1000) for total in found.scores.sum(0).tolist()])
 
     validation, data = of([miss] * wrong + [score] * (1000 - wrong)), of([score] * 500 + [miss] * 500)
-    monkeypatch.setattr("descend.evaluation.early._time_ratio", lambda *args, **settings: 0.5)
-    monkeypatch.setattr("descend.evaluation.early.measure", lambda *args, **settings: [validation])
+    monkeypatch.setattr("descend.run.early._time_ratio", lambda *args, **settings: 0.5)
+    monkeypatch.setattr("descend.run.early.measure", lambda *args, **settings: [validation])
     seen = subject(SimpleNamespace(depth=3), task, [])
     same, other = (outcome(exits, seen, {0.0: each}, validation=[]) for each in (validation, data))
     assert same.chosen.layers == pytest.approx(leaves)
@@ -307,7 +313,8 @@ def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, recipe):
     batching = {"collate": made.collate(data.tokenizer)}
     some = Subset(data.test, range(min(40, len(data.test))))
     seen = subject(made.network(data), task, some, GaussianNoise(1.0, 0.1), levels=[0.0, 2.0], **batching)
-    summary = evaluate(seen, folder=tmp_path)
+    seen.folder = tmp_path
+    summary = results_of(seen).summary
     groups = json.loads((tmp_path / "groups.json").read_text())
     counts, scores, blocks = groups["counts"], np.array(groups["scores"]), groups["layers"]
     assert (sum(counts), len(counts), groups["noise"]) == (summary.samples, summary.groups, [0, 2])
@@ -318,7 +325,8 @@ def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, recipe):
     for name, by_level, root in (("losses", summary.layer_losses, 1), ("scores", summary.layer_metrics, power)):
         expected = np.array([by_level[level] for level in (0.0, 1.0, 2.0)]) ** root
         assert np.array(blocks[name]).sum(2) / sum(counts) == pytest.approx(expected, rel=1e-5)
-    evaluate(replace(seen, levels=[2.0]), folder=tmp_path)
+    seen.levels = [2.0]
+    results_of(seen)
     alone = json.loads((tmp_path / "groups.json").read_text())
     assert alone["layers"].pop("noise") == [1, 2] and alone["layers"]["losses"] == blocks["losses"][1:]
     assert alone | {"layers": 0} == groups | {"noise": [2], "scores": groups["scores"][1:], "layers": 0}
@@ -347,7 +355,7 @@ def test_a_busy_moment_in_every_pass_is_no_slow_layer_and_a_model_that_names_no_
         looks, now = looks + 1, now + 0.001 + 0.05 * (place == 1 + turn % 4)
         return now
 
-    monkeypatch.setattr("descend.evaluation.early.now", clock)
+    monkeypatch.setattr("descend.run.early.now", clock)
     seen = subject(own.layers(), own.Classes(), own.samples(4), batch_size=4)
     found = outcome(latency, seen)
     assert looks == places * (WARM_UP + REPEATS)

@@ -2,6 +2,7 @@
 
 import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,8 @@ from scipy.stats import t as student
 from torch.nn.utils.rnn import pad_sequence
 
 from descend import InputError
-from descend.evaluation.evaluate import by_group, evaluate
 from descend.evaluation.layers import Batches, survey
-from descend.evaluation.needed import Against, Evaluated, held, held_to_plain, layers_needed
+from descend.evaluation.needed import Against, held, held_to_plain, layers_needed
 from descend.report.answer import Answer
 from descend.report.terminal import answer_lines
 from descend.results import (
@@ -22,9 +22,11 @@ from descend.results import (
     LayerGroups,
     LayerScores,
     LayersNeeded,
+    Results,
     Summary,
     Validation,
 )
+from descend.run.evaluating import by_group, results_of
 from descend.tasks.text import Classification
 from tests.support import own
 from tests.support.documented import ROOT
@@ -230,7 +232,7 @@ def groups(scores: np.ndarray, levels: tuple[float, ...] = (0.0, 1.0), **changes
     return Groups(noise=[0.0, 1.0], root=False, counts=counts, scores=[counts] * 2, layers=layers, **changes)
 
 
-def plain(own: Groups, **changes: object) -> Evaluated:
+def plain(own: Groups, **changes: object) -> Results:
     """A baseline that was evaluated on 9 validation samples."""
     validation = {
         **{"samples": 9, "metric": [2.0, 0.5, 0.5], "fingerprint": "a"},
@@ -238,7 +240,7 @@ def plain(own: Groups, **changes: object) -> Evaluated:
         **changes,
     }
     known = Summary(**SUMMARY).model_copy(update={"validation": Validation(**validation)})  # type: ignore[arg-type]
-    return Evaluated("plain", known, own)
+    return Results(known, own, Path("plain"))
 
 
 OURS = groups(np.ones((3, 20)), fingerprint="a")
@@ -298,7 +300,8 @@ def test_a_baseline_that_lacks_the_level_where_a_layer_is_chosen_says_how_to_rea
     ours, lacks = evaluated("ours", "linear", FULL[None] * [[2], [1]]), {"layer_metrics": {0.0: [2.0, 1.0]}}
     summary = ours.summary
     validation = summary.validation.model_copy(update=lacks)
-    bare = replace(ours, name="a plain", summary=summary.model_copy(update={"method": "erm", "validation": validation}))
+    changed = summary.model_copy(update={"method": "erm", "validation": validation})
+    bare = replace(ours, folder=Path("a plain"), summary=changed)
     command = "type: descend evaluate 'a plain' --noise 0,1 --validation-noise 1"
     with pytest.raises(InputError, match=command):
         held(ours, bare)
@@ -324,14 +327,15 @@ def test_the_fingerprint_is_of_inputs_and_targets_and_not_of_batches_or_padding(
     assert len({whole, *(each for each, _ in others)}) == 4
 
 
-def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Evaluated:
+def evaluated(name: str, method: str, scores: np.ndarray, **changes: object) -> Results:
     """An evaluation of (L+1, B) scores that are better when lower, with those of the validation data their means."""
     rows = {"0.0": scores.mean(1).tolist(), "1.0": scores.mean(1).tolist()}
     known: dict = {
         **{"method": method, "model": f"RoBERTa-{len(scores) - 1}", "metric": "rmse", "higher_is_better": False},
         **{"layer_losses": rows, "validation": {"samples": 9, "metric": rows["1.0"], "layer_metrics": rows}},
     }
-    return Evaluated(name, Summary(**SUMMARY | known | changes), groups(scores, fingerprint=str(scores.shape[1])))
+    own = groups(scores, fingerprint=str(scores.shape[1]))
+    return Results(Summary(**SUMMARY | known | changes), own, Path(name))
 
 
 def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
@@ -489,11 +493,11 @@ def test_a_task_says_whether_its_metric_is_bounded(task, scale, bounded):
     """The default is safe: only an accuracy is known to be a share, and only if its scores are."""
     body = {"score": lambda self, prediction, target: scale * (prediction.argmax(-1) == target).float()}
     seen = subject(own.layers(), type("Own", (own.Classes,), task | body)(), own.samples(40))
-    assert evaluate(seen).layers_needed.bounded is bounded
+    assert results_of(seen).summary.layers_needed.bounded is bounded
 
 
 def test_more_groups_than_a_file_should_hold_are_put_together(monkeypatch):
-    monkeypatch.setattr("descend.evaluation.evaluate.MOST_SUMS", 15)
+    monkeypatch.setattr("descend.run.evaluating.MOST_SUMS", 15)
     task = type("Rates", (own.Classes,), {"bounded": True, "score": lambda self, *two: self.losses(*two).exp() ** -1})()
     levels = {0.0: measured(own.layers(), task, own.samples(40))}
     sums = by_group(subject(own.layers(), task, own.samples(40)), levels, "").layers.by_group

@@ -7,12 +7,13 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from descend import DescentClassifier, run
+from descend import DescentClassifier, Run
 from descend.cli import main
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.risk_control import SEQUENCE, GroupTest, answers_lost, certify, on_test_data
 from descend.report.words import exits_words, guarantee_words
 from descend.results import CERTIFIED_FILE, CertifiedExit, read_summary
+from descend.run import EarlyExits
 from tests.support import runs
 from tests.support.cases import slow_but
 from tests.support.documented import ROOT, commands, python_blocks, words_of
@@ -190,8 +191,8 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
-    given = {"noise": [0.0], "exit": True, "most": 20}
-    summary = run.evaluate(trained, **given, risk=0.2, confidence=0.9)
+    run, given = Run.read(trained), {"noise": [0.0], "most": 20}
+    summary = run.evaluate([EarlyExits(0.2, 0.9)], **given)
     guarantee, texts = summary.exit.guarantee, ["A good film.", "A bad film, and a long one too."]
     assert read_summary(trained).exit.guarantee == guarantee and guarantee.test == 20 and guarantee.noise == 0
     assert guarantee.threshold == summary.exit.chosen.threshold is not None
@@ -200,14 +201,14 @@ def test_evaluate_with_a_risk_saves_what_the_classifier_then_uses(trained):
     assert exiting.predict(texts) == exiting.predict(texts, exit_threshold=guarantee.threshold)
     assert {each.layer for each in exiting.predict(texts, layer=3)} == {3}  # told otherwise
     # A risk that these few samples can't certify takes the threshold back.
-    found = run.evaluate(trained, **given, risk=0.001).exit
+    found = run.evaluate([EarlyExits(0.001)], **given).exit
     assert (found.chosen.threshold, found.chosen.layers, found.chosen.time_ratio) == (None, 3, 1)
     assert found.full == found.chosen.value and "at least 2995 groups" in exits_words(found, "accuracy")
     exiting = DescentClassifier.from_pretrained(trained)
     assert exiting.exit.threshold is None and {each.layer for each in exiting.predict(texts)} == {3}
     # Without a risk the saved threshold and the summary's older keys stay as they are.
     before = (trained / "model" / CERTIFIED_FILE).read_text()
-    assert "guarantee" not in run.evaluate(trained, **given).content()["exit"]
+    assert "guarantee" not in run.evaluate([EarlyExits()], **given).content()["exit"]
     assert (trained / "model" / CERTIFIED_FILE).read_text() == before
 
 

@@ -48,7 +48,7 @@ ALIKE = [
 def test_python_and_the_command_line_mean_the_same(name, words, settings):
     typed, _ = read_recipe([name, *words.split(), "--out", "run"])
     called = configure(name, **settings, output_dir="run")
-    assert typed[:2] == called[:2] and set(typed.given) == set(called.given)
+    assert typed.recipe == called.recipe and set(typed.given) == set(called.given)
     assert type(typed.arguments) is type(called.arguments)
     assert stored(typed.arguments) == stored(called.arguments)
     assert typed.arguments.problem(2).limits == called.arguments.problem(2).limits

@@ -7,22 +7,23 @@ from pathlib import Path
 import pytest
 
 from descend.cli import main
-from descend.report import RunView, figures
+from descend.report import figures
 from descend.report.levels import in_std, ways_to_compare
 from descend.report.runs import group_runs
+from descend.results import Results
 from tests.support.pages import NOISE, fake_run
 
 SIGMA = 0.18
 PAPER = {"settings": {"noise": 0.15, "noise_is": "variance"}}
 
 
-def trained(folder: Path, method: str, train_noise: float, **entries) -> RunView:
+def trained(folder: Path, method: str, train_noise: float, **entries) -> Results:
     """A run with made-up numbers, and the command that trained it."""
     fake_run(folder, method, train_noise=train_noise, **entries)
     given = {"data": "/clips/ped2", "method": method, "noise": train_noise}
     config = {"recipe": "video-ut", "method": method, "seed": 0, "model": "UT-7", "settings": {}, "training": {}}
     (folder / "config.json").write_text(json.dumps(config | {"given": given}))
-    return RunView.read(folder)
+    return Results.read(folder)
 
 
 def test_a_variance_is_shown_as_a_standard_deviation(tmp_path: Path) -> None:

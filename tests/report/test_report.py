@@ -13,12 +13,12 @@ from scipy.stats import t as student
 
 from descend.cli import main
 from descend.errors import InputError
-from descend.report import RunView, figures, write_page
+from descend.report import figures, write_page
 from descend.report.asked import asked
 from descend.report.numbers import evaluated_differently, layers_needed, numbers
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
-from descend.report.samples import Frames, embed
-from descend.results import Summary
+from descend.report.samples import embed
+from descend.results import Frames, Results, Summary
 from descend.settings import METHODS
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
@@ -50,21 +50,21 @@ def evaluated(
 
 
 @pytest.fixture(scope="module")
-def view(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunView]:
+def view(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Results]:
     """Makes an evaluated run that has these entries, without a folder."""
     folder = tmp_path_factory.mktemp("runs")
     known = {each: fake_run(folder / each, each, frames=False) / "summary.json" for each in ("erm", "constrained")}
     contents = {method: json.loads(file.read_text()) for method, file in known.items()}
 
-    def made(method: str = "constrained", **entries) -> RunView:
+    def made(method: str = "constrained", **entries) -> Results:
         content = contents.get(method, contents["erm"]) | {"method": method} | entries
-        return RunView(Summary.model_validate(content))
+        return Results(Summary.model_validate(content))
 
     return made
 
 
-def group_of(*runs: Path | RunView) -> Group:
-    (group,) = group_runs([run if isinstance(run, RunView) else RunView.read(run) for run in runs])
+def group_of(*runs: Path | Results) -> Group:
+    (group,) = group_runs([run if isinstance(run, Results) else Results.read(run) for run in runs])
     return group
 
 
@@ -164,7 +164,9 @@ def test_what_can_not_be_paired_has_no_difference(tmp_path: Path, theirs: dict) 
 )
 def test_runs_that_are_not_evaluated_alike_are_not_compared_silently(view, entries, calibrated, words) -> None:
     alike = {"strength": 0.2, "samples": 60, "alpha": [], "asked": True}
-    runs = [replace(view("erm", **alike), calibrated=False), replace(view(**alike | entries), calibrated=calibrated)]
+    runs = [view("erm", **alike), view(**alike | entries)]
+    for run, known in zip(runs, (False, calibrated), strict=True):
+        vars(run)["calibrated"] = known
     lines = evaluated_differently(group_of(*runs))
     assert (len(lines) == 1 and words in lines[0]) if words else lines == []
 
@@ -174,7 +176,7 @@ def test_whether_a_run_is_calibrated_is_read_from_its_config(tmp_path: Path, tem
     folder = fake_run(tmp_path, "erm", frames=False)
     config = {"recipe": "text-distilbert", "method": "erm", "seed": 0, "model": "m", "settings": {}, "training": {}}
     (folder / "config.json").write_text(json.dumps(config | {"temperature": temperature}))
-    assert RunView.read(folder).calibrated is calibrated
+    assert Results.read(folder).calibrated is calibrated
 
 
 def needed(layer: int, state: str, **entries: object) -> dict:
@@ -242,7 +244,7 @@ def test_bare_summaries_are_enough(view, tmp_path: Path) -> None:
     content = view().summary.content()
     required = (key for key, field in Summary.model_fields.items() if field.is_required())
     bare = {key: content[key] for key in required} | {"layer_losses": {0.15: content["layer_losses"][0.15]}}
-    page_of([RunView(Summary.model_validate(bare))], tmp_path)
+    page_of([Results(Summary.model_validate(bare))], tmp_path)
 
 
 # --- what was asked
@@ -348,7 +350,7 @@ def test_an_open_verdict_says_what_is_missed_and_what_to_lower(view) -> None:
 def test_a_difference_is_of_the_same_samples_cut_alike(tmp_path: Path) -> None:
     """Of as many samples, one of which was cut otherwise, there is none."""
     plain, *others = (
-        RunView.read(evaluated(tmp_path / name, method, means(0)))
+        Results.read(evaluated(tmp_path / name, method, means(0)))
         for name, method in (("plain", "erm"), ("alike", "linear"), ("other", "linear"))
     )
     runs = [
@@ -362,7 +364,7 @@ def test_a_difference_is_of_the_same_samples_cut_alike(tmp_path: Path) -> None:
 def test_networks_of_one_shape_have_one_clock(view) -> None:
     """Also those of one's own, of which no settings are known: the hash of their weights says so."""
 
-    def timed(milliseconds: float, network: str | None) -> RunView:
+    def timed(milliseconds: float, network: str | None) -> Results:
         latency = {"device": "CPU", "batch_size": 16, "network": network, "milliseconds": [milliseconds] * 8}
         return view(("erm", "linear", "constrained")[int(10 * milliseconds) % 3], recipe="Digits", latency=latency)
 
@@ -441,7 +443,7 @@ def test_a_multiplier_of_a_layer_that_the_run_has_not_is_refused(tmp_path: Path)
     row = {"run": "a", "step": 1, "split": "train", "layer": 8, "noise": 0.1, "metric": "multiplier", "value": 1}
     (folder / "records.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(InputError, match="layers 0 to 7"):
-        RunView.read(folder)
+        assert Results.read(folder).history
 
 
 def test_a_comparison_names_no_folder_of_this_machine(tmp_path: Path) -> None:

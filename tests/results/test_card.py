@@ -155,16 +155,17 @@ COMMANDS = [
 
 def configured(words: list[str]) -> RunConfig:
     """The ``config.json`` of a command."""
-    name, recipe, args, given = read_recipe([*words, "--out", "RUN", "--use-cpu"])[0]
+    run, _ = read_recipe([*words, "--out", "RUN", "--use-cpu"])
+    recipe, args = run.recipe, run.arguments
     return RunConfig(
-        recipe=name,
+        recipe=recipe.name,
         method=args.method,
         preset=args.preset,
         seed=args.seed,
         model="m",
         settings=asdict(recipe),
         training=stored(args),
-        given=values_of(given, recipe, args),
+        given=values_of(run.given, recipe, args),
     )
 
 

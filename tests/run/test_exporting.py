@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from descend import InputError, run
+from descend import InputError, Run, run
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.results import read_summary
 from tests.support import own
@@ -87,7 +87,7 @@ def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights
     settings = f"{SMALL} --data generated --lora q_proj,lm_head --noise 0.5 --packing --learning-rate 0.05 --method erm"
     lora = trained(tmp_path / "lora", "llm-sft", settings, "--model", language / "model")
     assert (lora / "model" / "adapter_config.json").is_file()
-    before, after = (run.evaluate(each, noise=[0.0]).layer_losses[0][-1] for each in (language, lora))
+    before, after = (Run.read(each).evaluate(noise=[0.0]).layer_losses[0][-1] for each in (language, lora))
     assert after < before - 0.1  # it has learned more, and what it learned was loaded again
     assert "PEFT" not in (lora / "model" / "README.md").read_text()
     out, _ = said(capsys, "export", lora, "--layers", "2", "--out", tmp_path / "merged")

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from descend import DescentConfig, run
+from descend import DescentConfig, Run
 from descend.cli import main
 from descend.results import Decisions, read_config, read_summary
 from tests.support.documented import ROOT, commands, python_blocks, words_of
@@ -28,8 +28,7 @@ def train(model, out, settings, data="generated"):
 
 def held_out(out):
     """A run's test samples."""
-    saved = run.loading.of_run(out, "model")
-    return saved.recipe.load(saved.restored).test
+    return Run.read(out).samples
 
 
 @pytest.fixture(scope="module")

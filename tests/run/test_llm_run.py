@@ -51,7 +51,7 @@ def test_the_losses_of_a_summary_are_those_of_the_saved_model(language, capsys):
     found, recipe = read_summary(language), RECIPES["llm-sft"].kind(**read_config(language).settings)
     model = AutoModelForCausalLM.from_pretrained(language / "model").eval()
     total, count, right = torch.zeros(4, dtype=torch.float64), 0, 0
-    for row in recipe.load(recipe.restore(str(language / "model"))).test:
+    for row in recipe.load(*recipe.restore(str(language / "model"))).test:
         ids, labels = torch.tensor([row["input_ids"]]), torch.tensor(row["labels"])[1:]
         with torch.no_grad():
             answer = model(input_ids=ids, output_hidden_states=True)

@@ -254,6 +254,16 @@ OTHERS = [
     ("evaluate RUN --noise=0:-1:1", "levels γ of at least 0"),
     ("evaluate RUN --noise=0,,1", "noise must be levels"),
     ("evaluate RUN --log-level loud", "'loud'"),
+    # Flags that do not go together.
+    ("evaluate RUN --risk 0.01", "--risk chooses the threshold of early exits; add --exit"),
+    ("evaluate RUN --exit --confidence 0.9", "--confidence goes with --risk; add --risk"),
+    ("evaluate RUN --confidence 0.9", "--confidence goes with --risk; add --risk"),
+    ("evaluate RUN --exit --risk 0.1 --unseen", "--unseen goes with --task and --risk"),
+    ("evaluate RUN --dataset imdb", "--dataset goes with --task"),
+    ("evaluate RUN --split train --compare-with best", "--compare-with best (compare_with) chooses"),
+    ("evaluate RUN --split train --validation-noise 1", "--validation-noise goes with the run's own test data"),
+    ("evaluate RUN --data DATA --split train", "evaluated on their test split; got --split train"),
+    ("evaluate RUN --exit", "only models of text can be probed or left early"),
     # No file is replaced that Descend did not write.
     (
         "train video-ut --data generated --out HOLDS/model/weights.pt --resume",

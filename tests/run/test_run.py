@@ -14,13 +14,13 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import load_file, save_file
 
-from descend import UT, DescentConfig, DescentTrainer, InputError, run
+from descend import UT, DescentConfig, DescentTrainer, InputError, Run, run
 from descend.cli import main
-from descend.evaluation.evaluators import MOST_SAMPLES
 from descend.recipes import RECIPES
 from descend.results import RESULTS, read_config, read_summary, strangers
 from descend.results.config import PRETRAINED
 from descend.run.describing import stored
+from descend.run.evaluators import MOST_SAMPLES
 from descend.settings import DescentSettings
 from descend.tasks.splits import evenly
 from descend.tasks.video import load_video
@@ -118,7 +118,7 @@ def test_what_binds_is_told_by_its_multiplier_and_nothing_before_the_first_dual_
     values = {name: tensor.tolist() for name, tensor in load_file(out / "dual.safetensors").items()} | entries
     kept = {name: torch.tensor(value) for name, value in values.items() if value is not None}
     save_file(kept, out / "dual.safetensors")
-    summary = run.evaluate(out, noise=[0.8])
+    summary = Run.read(out).evaluate(noise=[0.8])
     assert summary.binding == binding and summary.cap_multiplier == values["cap_multiplier"]
     # The rule is SGD by α, with implicit slack ρλ for ρ = .05; the file has no slack of the cap.
     assert (summary.max_multiplier, summary.cap_slack) == (None, 0.05 * values["cap_multiplier"])
@@ -132,7 +132,7 @@ def test_the_config_names_every_setting_and_alone_repeats_the_run(finished, tmp_
     assert not {"adam_beta1", "output_dir"} & config["training"].keys()
     assert {"torch", "transformers", "accelerate"} <= config["versions"].keys()
     args = DescentConfig(output_dir=str(tmp_path / "run"), **config["training"])
-    run.train(config["recipe"], RECIPES[config["recipe"]].kind(**config["settings"]), args)
+    run.train(RECIPES[config["recipe"]].kind(**config["settings"]), args)
     assert_same_end(tmp_path / "run", finished)
 
 
@@ -305,17 +305,17 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
         network = UT.from_pretrained(out / "model")
         network.feedforward += 0.1 * torch.eye(256)
         network.save_pretrained(out / "model")
-    worse, best = (run.evaluate(out, noise=[0.8], model=name) for name in ("model", "best_feasible"))
+    worse, best = (Run.read(out, model=name).evaluate(noise=[0.8]) for name in ("model", "best_feasible"))
     assert best.values[0] < worse.values[0] and best.feasible
     assert (worse.checkpoint, best.checkpoint) == ("model", "best_feasible")
     (out / "best_feasible" / "dual.safetensors").unlink()  # its own, not that of the run's end
     with pytest.raises(InputError, match=r"best_feasible.dual\.safetensors"):
-        run.evaluate(out, noise=[0.8], model="best_feasible")
+        Run.read(out, model="best_feasible").evaluate(noise=[0.8])
 
 
 @pytest.mark.parametrize(("split", "samples"), [("train", 18), ("validation", 30), ("test", 45)])
 def test_every_split_can_be_judged(out, split, samples):
-    summary = run.evaluate(out, noise=[0.8], split=split)
+    summary = Run.read(out).evaluate(noise=[0.8], split=split)
     assert (summary.split, summary.samples) == (split, samples)
     assert f" on the {split}{'ing' * (split == 'train')} data" in summary.verdict
 

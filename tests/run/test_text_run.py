@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from descend import DescentConfig, InputError, configure, run
+from descend import DescentConfig, InputError, Run, configure, run
 from descend.cli import main
 from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
 from descend.results import put, read_config, read_summary
+from descend.run import EarlyExits
 from descend.tasks.text import Classification, generate_reviews
 from tests.support.cases import slow_but
 from tests.support.runs import SAVED, UNSAVED, said, trained
@@ -28,7 +29,7 @@ def test_a_run_keeps_the_tokenizer_and_the_sigma_of_the_trained_embedding(classi
     assert len(tokenizer) == model.config.vocab_size and model.config.id2label == {0: "neg", 1: "pos"}
     assert (config.model, config.dataset) == ("DistilBERT-3", f"imdb, {reviews.name}")
     recipe = RECIPES["text-distilbert"].kind(**config.settings)
-    parts = recipe.load(recipe.restore(str(classifier / "model")))
+    parts = recipe.load(*recipe.restore(str(classifier / "model")))
     assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [48, 12, 60]
     sigma = Classification().sigma(model.get_input_embeddings(), parts.train)
     assert config.sigma == pytest.approx(sigma, rel=1e-6) != pytest.approx(model.config.initializer_range, rel=1e-3)
@@ -48,30 +49,30 @@ def test_the_model_that_is_kept_is_the_best_one_and_its_multipliers_are_its_own(
 
 @pytest.mark.parametrize(("shift", "top"), [("uniform", 3.5), ("laplace", 3.5), ("dropout", 0.7)])
 def test_a_run_is_judged_under_other_shifts_and_on_other_data(classifier, tmp_path, shift, top):
-    plain, found = run.evaluate(classifier, noise=[0.0, 0.5]), run.evaluate(classifier, shift=shift)
+    plain, found = Run.read(classifier).evaluate(noise=[0.0, 0.5]), Run.read(classifier).evaluate(shift=shift)
     assert (plain.shift, found.shift, plain.samples) == ("gaussian", shift, 60)
     assert found.noise[0] == 0 and found.noise[-1] == pytest.approx(top) and len(found.noise) == 8
-    at = run.evaluate(classifier, noise=[0.0, 0.5], shift=shift).layer_losses
+    at = Run.read(classifier).evaluate(noise=[0.0, 0.5], shift=shift).layer_losses
     assert at[0.0] == found.layer_losses[0.0] == plain.layer_losses[0.0] and at[0.5] != plain.layer_losses[0.5]
     own = (classifier / "summary.json").read_bytes()
-    elsewhere = run.evaluate(classifier, noise=[0.0], data=str(review_folder(tmp_path / f"{shift}-other")))
+    elsewhere = Run.read(classifier, data=str(review_folder(tmp_path / f"{shift}-other"))).evaluate(noise=[0.0])
     assert elsewhere.dataset.endswith("other") and elsewhere.sigma == plain.sigma
     assert (classifier / "summary.json").read_bytes() == own
     again = str(review_folder(tmp_path / "moved" / f"{shift}-other"))
     with pytest.raises(InputError, match=f"holds the evaluation on .*{shift}-other, which would be lost"):
-        run.evaluate(classifier, noise=[0.0], data=again)
+        Run.read(classifier, data=again).evaluate(noise=[0.0])
     put(classifier / f"on-{shift}-other" / "summary.json", lambda part: part.write_text("[]"))
     with pytest.raises(InputError, match=r"summary\.json is no summary of a run"):
-        run.evaluate(classifier, noise=[0.0], data=again)
+        Run.read(classifier, data=again).evaluate(noise=[0.0])
     with pytest.raises(InputError, match=r"gaussian, uniform, laplace, dropout.*'pink'"):
-        run.evaluate(classifier, shift="pink")
+        Run.read(classifier).evaluate(shift="pink")
 
 
 @pytest.mark.slow
 def test_pairs_from_disk_end_to_end(real_data, tmp_path):
     words = ["--data", real_data / "mnli" / "nyu_tsv", "--tokenizer", real_data / "tokenizers" / "bert-base-uncased"]
     out = trained(tmp_path / "run", "text-ut", f"{SMALL} --depth 2 --hidden-size 16 --dataset mnli", *words)
-    found = run.evaluate(out, noise=[0.0])
+    found = Run.read(out).evaluate(noise=[0.0])
     assert found.samples == 2000 and 600 < found.groups < 2000  # hypotheses on one premise are one group
     assert len(AutoTokenizer.from_pretrained(tmp_path / "run" / "model")) == 30522
 
@@ -150,7 +151,7 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     assert {name: config.settings[name] for name in expected} == expected and config.training["learning_rate"] == 3e-5
     assert model.config.id2label == {0: "calm", 1: "fear", 2: "joy"}
     for data in (None, str(other)):
-        summary = run.evaluate(out, noise=[0.0], data=data, exit=data is None)
+        summary = Run.read(out, data=data).evaluate([EarlyExits()] if data is None else [], noise=[0.0])
         assert (summary.samples, summary.model, summary.depth) == (12, "BERT-2", 2)
     recipe = RECIPES["text"].kind(data=str(other), model=str(out / "model"), max_length=30).completed()
     assert recipe.pooling == "mean"
@@ -187,4 +188,4 @@ def test_real_models_train(recipe, model, data, label, real_data, tmp_path):
     few = f"{UNSAVED} --max-steps 1 --per-device-train-batch-size 2 --max-length 64 --no-calibrate --keep-layers 2"
     given = ["--model", Path(os.environ["DESCEND_PRETRAINED"], model), "--data", real_data / data]
     trained(tmp_path / "run", recipe, f"{few} --validation-share 0.01", *given)
-    assert run.evaluate(tmp_path / "run", noise=[0.0], most=20).model == label
+    assert Run.read(tmp_path / "run").evaluate(noise=[0.0], most=20).model == label

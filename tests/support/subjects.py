@@ -5,10 +5,11 @@ from typing import Any
 import torch
 
 from descend import UT, DescentProblem, GaussianNoise, UTConfig
-from descend.evaluation.evaluate import Evaluator, Levels, Subject
 from descend.evaluation.layers import Batches, LayerLosses, measure
 from descend.models import LayeredCausalLM, LayeredClassifier, ViTDenoiser, ViTDenoiserConfig
 from descend.results import Provenance
+from descend.run import Run
+from descend.run.evaluating import Evaluator, Levels
 from descend.tasks.text import Classification, NextToken
 from descend.tasks.text.language import IGNORED
 from descend.tasks.video import VideoDenoising
@@ -29,21 +30,23 @@ def measured(
 
 def subject(
     model: Any, task: Any, data: Any, noise: Any = None, *, levels: Any = (0.0,), problem: Any = None, **batching: Any
-) -> Subject:
+) -> Run:
     """A model with its data, without noise unless it is given; ``batching`` has batch_size and collate."""
-    return Subject(
-        model,
-        task,
-        data,
-        problem or DescentProblem(model.depth, 0.1),
-        noise or GaussianNoise(0.0, 1.0),
-        levels,
-        Provenance(recipe="none", method="constrained", seed=0, model="none"),
+    return Run(
+        model=model,
+        tokenizer=None,
+        task=task,
+        samples=data,
+        name="held-out data",
+        problem=problem or DescentProblem(model.depth, 0.1),
+        noise=noise or GaussianNoise(0.0, 1.0),
+        levels=sorted({*map(float, levels)}),
+        provenance=Provenance(recipe="none", method="constrained", seed=0, model="none"),
         batches=batches(**batching),
     )
 
 
-def outcome(evaluator: Evaluator, subject: Subject, levels: Levels | None = None, **options: Any) -> Any:
+def outcome(evaluator: Evaluator, subject: Run, levels: Levels | None = None, **options: Any) -> Any:
     """The one result of an evaluator; None if it yields none."""
     results = list(evaluator(subject, levels or {}, **options))
     assert len(results) <= 1

@@ -121,7 +121,8 @@ def test_the_chosen_trial_is_the_run_of_the_printed_command_and_its_value_that_o
     assert best["noise"] == [0, 0.8]
     typed = shlex.split(best["command"])
     assert typed[:3] == ["descend", "train", "video-ut"]
-    _, recipe, args, _ = read_recipe(typed[2:])[0]
+    planned, _ = read_recipe(typed[2:])
+    recipe, args = planned.recipe, planned.arguments
     assert (recipe.depth, recipe.window) == (2, 2)
     for name in ("learning_rate", "alpha", "strength", "dual_lr", "dual_optimizer", "resilience", "first_layer"):
         assert config["training"][name] == getattr(args, name)

@@ -63,7 +63,7 @@ def export(words: Sequence[str]) -> None:
     )
     check_run(options.run, options.model)
     from descend.results import KEPT_WITHIN
-    from descend.run import exporting
+    from descend.run import Run, exporting
 
     exporting.check_export(options.run, None if auto else int(options.layers), options.out)
     if auto:
@@ -79,7 +79,7 @@ def export(words: Sequence[str]) -> None:
         print("\n".join(lines), flush=True)
     else:
         layers = int(options.layers)
-    print("\n".join(exporting.export(options.run, layers, options.out, options.model)))
+    print("\n".join(Run.read(options.run, model=options.model).export(layers, options.out)))
 
 
 def denoise(words: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ def demo(words: Sequence[str]) -> None:
 
     settings = VIDEO | {"data": options.data, "seed": options.seed, "max_steps": options.max_steps}
     built = [configure("video-ut", method=folder.name, output_dir=str(folder), **settings) for folder in videos]
-    from descend import run
+    from descend.run import Run
 
     parts = reader.read()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
@@ -80,12 +80,12 @@ def demo(words: Sequence[str]) -> None:
     )
     cleaned = []
     for folder, configured in zip(videos, built, strict=True):
-        finish(run.train(*configured))
+        finish(configured.train())
         with locked(folder):
-            cleaned.append(run.evaluate(folder, noise=LEVELS))
+            cleaned.append(Run.read(folder).evaluate(noise=LEVELS))
     page, _ = compare_runs(digits + videos, options.out)
     print("\nWhat was learned")
-    for summary in read_by:
+    for summary in (each.summary for each in read_by):
         print(f"  digits, {summary.method}: within {', '.join(filter(None, Answer.of(summary).rows[-1].texts))}")
     for summary in cleaned:
         errors = " ".join(f"{value:.1f}" for value in summary.layer_metrics[summary.train_noise])

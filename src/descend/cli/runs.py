@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
 from descend.declared import DIGITS, TEXTS
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
 
 if TYPE_CHECKING:
-    from descend.report import RunView
-    from descend.results import Summary
+    from descend.results import Results, Summary
+    from descend.run.evaluating import FurtherEvaluator
 
 
 def recipes(words: Sequence[str]) -> None:
@@ -30,9 +30,8 @@ def recipes(words: Sequence[str]) -> None:
 def train(words: Sequence[str]) -> None:
     """Train one model."""
     configured, resume = read_recipe(words)
-    from descend import run
 
-    trainer = run.train(*configured, resume=resume)
+    trainer = configured.train(resume=resume)
     if configured.arguments.process_index == 0:
         finish(trainer)
 
@@ -114,12 +113,33 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
 
     kind = RECIPES[recipe].settings if recipe in RECIPES else Recipe
     check_data(options["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
-    from descend import run
+    further = _evaluators(options)
+    reads = ("model", "data", "task", "dataset", "unseen")
+    from descend.run import Run
     from descend.writing import locked
 
+    run = Run.read(folder, **{name: options.pop(name) for name in reads})
     with locked(folder) if folder.is_dir() else nullcontext():
-        summary = run.evaluate(folder, **options)
-    return run.results_folder(folder, options["data"], options["task"]), summary
+        summary = run.evaluate(further, **options)
+    return run.folder or folder, summary
+
+
+def _evaluators(options: dict[str, Any]) -> "list[FurtherEvaluator]":
+    """The evaluators that flags ask for, which are taken out of the options; refuses flags that do not go together."""
+    probe, early, risk, confidence = (options.pop(name) for name in ("probe", "exit", "risk", "confidence"))
+    refuse(
+        (risk is not None and not early, "--risk chooses the threshold of early exits; add --exit."),
+        (
+            options["unseen"] and (options["task"] is None or risk is None),
+            "--unseen goes with --task and --risk; a run knows its own validation split. Leave it out.",
+        ),
+    )
+    from descend.run import EarlyExits, LinearProbes
+
+    further: list[FurtherEvaluator] = [LinearProbes()] if probe else []
+    if early or confidence is not None:
+        further.append(EarlyExits(risk, confidence))
+    return further
 
 
 def layers(words: Sequence[str]) -> None:
@@ -148,13 +168,18 @@ def layers(words: Sequence[str]) -> None:
         talks=True,
     )
     check_data(options.data, hub=True, names=(DIGITS,))
-    from descend import run
+    from descend.run import Run, frozen_folder
+    from descend.writing import locked
 
-    out = options.out or run.frozen_folder(options.model)
+    out = options.out or frozen_folder(options.model)
     refuse_file(out.expanduser(), "another place with --out")
     given = {name: getattr(options, name) for name in ("dataset", "image_size", "max_length")}
     settings = {name: value for name, value in given.items() if value is not None}
-    show(out, run.evaluate_frozen(options.model, options.data, out, settings, options.most, options.compare_with))
+    run = Run.frozen(options.model, options.data, out, most=options.most, **settings)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        summary = run.evaluate(compare_with=options.compare_with)
+    show(out, summary)
 
 
 def compare(words: Sequence[str]) -> None:
@@ -169,16 +194,15 @@ def compare(words: Sequence[str]) -> None:
             "--out": dict(type=Path, required=True, help="folder for summary.json and report.html"),
         },
     )
-    page, summaries = compare_runs(options.runs, options.out)
-    from descend.report import RunView, ways_to_compare
+    page, compared = compare_runs(options.runs, options.out)
+    from descend.report import ways_to_compare
     from descend.report.answer import Answer
     from descend.report.terminal import answer_lines
     from descend.report.words import method_words
 
-    for run, summary in zip(options.runs, summaries, strict=True):
-        print(f"{run} ({method_words(summary)}): {answer_lines(Answer.of(summary))}")
-
-    for line in ways_to_compare([RunView.read(run) for run in options.runs]):
+    for each in compared:
+        print(f"{each.folder} ({method_words(each.summary)}): {answer_lines(Answer.of(each.summary))}")
+    for line in ways_to_compare(compared):
         print(line)
     print(page)
 
@@ -271,37 +295,35 @@ def finish(trainer: Any) -> None:
         print(f"WARNING: {kept if (out / 'best_feasible').is_dir() else none}", file=sys.stderr)
 
 
-def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Summary"]]:
+def compare_runs(runs: Sequence[Path], out: Path) -> tuple[Path, list["Results"]]:
     """Write the summary and the page of evaluated runs.
 
     Returns:
-        The page; and the summaries, with layers held to the plain training among the runs.
+        The page; and the results, with layers held to the plain training among the runs.
     """
-    from descend.results import SUMMARY_FILE, Comparison, read_summary
+    from descend.results import PAGE_FILE, SUMMARY_FILE, Comparison, read_summary
 
     check_free_for_page(out)
     for run in runs:  # before anything slow is imported
         if not (run / SUMMARY_FILE).is_file():
             read_summary(run)
-    evaluated, views = _held(runs)
+    evaluated, compared = _held(runs)
     from descend.report import write_page
 
-    out.mkdir(parents=True, exist_ok=True)
     folders = [os.path.relpath(run, out) for run in runs]
-    page = write_page(views, out)  # first: it may refuse a run
+    page = write_page(compared, out / PAGE_FILE)  # first: it may refuse a run
     Comparison(runs=evaluated, folders=folders).write(out / SUMMARY_FILE)
-    return page, [view.summary for view in views]
+    return page, compared
 
 
-def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["RunView"]]:
+def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["Results"]]:
     """The runs' summaries as they are; and all that a page shows, with layers held to the plain training among them."""
-    from descend.evaluation.needed import Evaluated, held_to_plain
-    from descend.report import RunView
+    from descend.evaluation.needed import held_to_plain
+    from descend.results import Results
 
-    views = [RunView.read(run) for run in runs]
-    evaluated = [Evaluated(str(run), view.summary, view.groups) for run, view in zip(runs, views, strict=True)]
-    held = [replace(view, summary=summary) for view, summary in zip(views, held_to_plain(evaluated), strict=True)]
-    return [view.summary for view in views], held
+    found = [Results.read(run) for run in runs]
+    compared = [replace(each, summary=summary) for each, summary in zip(found, held_to_plain(found), strict=True)]
+    return [each.summary for each in found], compared
 
 
 def check_free_for_page(out: Path) -> None:

@@ -21,7 +21,7 @@ from descend.settings import (
 )
 
 if TYPE_CHECKING:
-    from descend.recipes.configuring import Configured
+    from descend.run import Run
 
 GROUPS = {
     "data": "data dataset image_size validation_share window stride cache_dir tokenizer max_length truncate "
@@ -56,7 +56,7 @@ def recipe_list() -> str:
     return "\n".join(f"{name:16} {each.settings.help}" for name, each in RECIPES.items())
 
 
-def read_recipe(words: Sequence[str]) -> tuple["Configured", bool]:
+def read_recipe(words: Sequence[str]) -> tuple["Run", bool]:
     """Parse the words behind ``descend train``.
 
     Returns:

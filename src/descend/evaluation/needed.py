@@ -1,11 +1,9 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
 import math
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
@@ -15,7 +13,6 @@ from descend.jackknife import degrees_of_freedom, skewness, standard_error
 from descend.results import (
     CONFIDENCE,
     ENOUGH_GROUPS,
-    GROUPS_FILE,
     KEPT_WITHIN,
     WITHIN,
     Choice,
@@ -26,13 +23,12 @@ from descend.results import (
     LayerGroups,
     LayerScores,
     LayersNeeded,
+    Results,
     Summary,
     Validation,
     best_layer,
     first_within,
     is_kept,
-    read_groups,
-    read_summary,
 )
 
 SHARED = 1 - (1 - CONFIDENCE) / len(WITHIN)
@@ -50,117 +46,6 @@ PLAIN = ("erm", "probe")
 
 Sums = LayerScores | LayerGroups
 """Scores of all layers, by group or by blocks of groups."""
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluated model. As a baseline it is what others are held to: the best plain training of the same model.
-
-    Attributes:
-        name: Its folder.
-        summary: Its ``summary.json``.
-        groups: Its ``groups.json``, which a baseline has.
-    """
-
-    name: str
-    summary: Summary
-    groups: Groups | None
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read a baseline, or a run to be held to one.
-
-        Args:
-            folder: An evaluated run, or the folder in it of an evaluation on other data.
-
-        Raises:
-            InputError: If there was none, or a file is missing or damaged.
-        """
-        found = cls(str(folder), read_summary(folder), read_groups(folder))
-        if found.groups is None:
-            raise InputError(f"{folder} has no {GROUPS_FILE}: evaluate it again.")
-        return found
-
-    @property
-    def data(self) -> tuple[str, str, str, str]:
-        """The data set's name, its split, the kind of noise, and the metric."""
-        return self.summary.dataset, self.summary.split, self.summary.shift, self.summary.metric
-
-    def of(self, data: tuple[str, str, str, str]) -> Self:
-        """The baseline, for a model that is evaluated on these data.
-
-        Raises:
-            InputError: If the baseline was evaluated on others.
-        """
-        pairs = zip(("data", "split", "noise", "metric"), data, self.data, strict=True)
-        refuse(
-            *(
-                (
-                    ours != theirs,
-                    f"the baseline {self.name} was evaluated on the {what} {theirs}; this model on {ours}. Evaluate "
-                    "both on the same.",
-                )
-                for what, ours, theirs in pairs
-            )
-        )
-        return self
-
-    def knows(self, samples: int, fingerprint: str | None) -> bool:
-        """Whether it was evaluated on these validation samples: their number and their hash, as in `Validation`."""
-        measured = self.summary.validation
-        return measured is not None and (measured.samples, measured.fingerprint) == (samples, fingerprint)
-
-    def validated(self, samples: int, fingerprint: str | None, noise: float) -> list[float]:
-        """Each layer's metric on validation data, to which layers are held where K is chosen.
-
-        Args:
-            samples: How many validation samples K is chosen on.
-            fingerprint: Their hash, as in `Validation`.
-            noise: The level γ at which it is chosen.
-
-        Raises:
-            InputError: If the baseline was measured on others or not at this level.
-        """
-        measured = self.summary.validation
-        if measured is None or not self.knows(samples, fingerprint) or noise not in measured.layer_metrics:
-            levels = ",".join(f"{level:g}" for level in sorted({*self.summary.noise, noise}))
-            raise InputError(
-                f"the baseline {self.name} was not evaluated at γ = {noise:g} on the {samples} validation "
-                "samples on which K is chosen. If it is a run on the same data, type: "
-                f"descend evaluate {shlex.quote(self.name)} --noise {levels} --validation-noise {noise:g}"
-            )
-        return measured.layer_metrics[noise]
-
-    def groups_at(self, levels: Iterable[float], fingerprint: str | None) -> Groups:
-        """A baseline's scores by group, for a model that is evaluated at these levels on these samples.
-
-        Args:
-            levels: Noise levels γ.
-            fingerprint: The samples' hash, see `Groups`; without one it is not known whether they are the same.
-
-        Raises:
-            InputError: If the baseline was evaluated on other samples or at other levels, or it diverged.
-        """
-        assert self.groups is not None
-        layers = self.groups.layers
-        missing = [f"{level:g}" for level in levels if level not in layers.noise]
-        refuse(
-            (
-                bool(missing),
-                f"the baseline {self.name} was not evaluated at the noise {', '.join(missing)}; evaluate both at the "
-                "same levels: --noise, or noise= in Python.",
-            ),
-            (
-                not np.isfinite([scores[-1] for scores in layers.scores]).all(),
-                f"the baseline {self.name} diverged: its last layer is not finite. Give another.",
-            ),
-            (
-                fingerprint is None or fingerprint != self.groups.fingerprint,
-                f"the baseline {self.name} was evaluated on other samples than this model, or on texts or images cut "
-                "or scaled otherwise. Evaluate both on the same data, with the same --limit.",
-            ),
-        )
-        return self.groups
 
 
 @dataclass(frozen=True)
@@ -286,7 +171,7 @@ class Against:
 
 def layers_needed(
     groups: Groups,
-    baseline: Evaluated | None,
+    baseline: Results | None,
     *,
     noise: float,
     higher_is_better: bool,
@@ -379,7 +264,7 @@ def layers_needed(
         kept = {level: each.state for level, each in lasts.items()}
         mean = float(trained.full.sum() / trained.counts.sum())
         entries |= {name: getattr(baseline.summary, name) for name in ("seed", "steps", "learning_rate")}
-        entries |= {"baseline": baseline.name, "last": timed(lasts[noise]), "full_layer": reference}
+        entries |= {"baseline": str(baseline.folder), "last": timed(lasts[noise]), "full_layer": reference}
         entries["full"] = math.sqrt(mean) if groups.root else mean
     smallest = trained.needed()
     needed = LayersNeeded(
@@ -395,14 +280,14 @@ def layers_needed(
     return needed, kept
 
 
-def _paired(groups: Groups, baseline: Evaluated | None) -> tuple[Sums, Sums, bool]:
+def _paired(groups: Groups, baseline: Results | None) -> tuple[Sums, Sums, bool]:
     """Scores of all layers, a baseline's (or the same again), and whether they are bounded: then they are by group."""
     other = groups if baseline is None else baseline.groups_at(groups.layers.noise, groups.fingerprint)
     ours, theirs = groups.layers.by_group, other.layers.by_group
     refuse(
         (
             baseline is not None and (ours and ours.counts) != (theirs and theirs.counts),
-            f"of the model and the baseline {baseline and baseline.name} only one has scores of all layers by group: "
+            f"of the model and the baseline {baseline and baseline.folder} only one has scores of all layers by group: "
             "the other was evaluated by an older version. Evaluate both again.",
         )
     )
@@ -411,7 +296,7 @@ def _paired(groups: Groups, baseline: Evaluated | None) -> tuple[Sums, Sums, boo
 
 def _on_validation(
     validation: Validation,
-    baseline: Evaluated,
+    baseline: Results,
     noise: float,
     layer: int,
     reference: int,
@@ -428,7 +313,7 @@ def _on_validation(
     return Against(counts, scores, full, root, higher_is_better, sizes=counts).gain(layer)
 
 
-def held(run: Evaluated, baseline: Evaluated | None, compare_with: CompareWith | None = None) -> Summary:
+def held(run: Results, baseline: Results | None, compare_with: CompareWith | None = None) -> Summary:
     """The summary of an evaluated run with ``groups``, with layers held to a baseline, or to their own full depth.
 
     Raises:
@@ -449,7 +334,7 @@ def held(run: Evaluated, baseline: Evaluated | None, compare_with: CompareWith |
     return summary.model_copy(update={"layers_needed": needed, "kept": kept, "answer": ""})
 
 
-def held_to_plain(runs: Sequence[Evaluated]) -> list[Summary]:
+def held_to_plain(runs: Sequence[Results]) -> list[Summary]:
     """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
 
     That is the deepest run of `PLAIN` of the same model on the same data, with the same seed or with any; of several
@@ -479,7 +364,7 @@ def _rank(plain: Summary, seed: int) -> tuple[float, ...]:
     return -plain.depth, plain.seed != seed, PLAIN.index(plain.method), worse
 
 
-def _kind(run: Evaluated) -> tuple[object, ...]:
+def _kind(run: Results) -> tuple[object, ...]:
     """What a run has in common with its baseline: the data, and the model but for its depth."""
     summary = run.summary
     return *run.data, summary.recipe, summary.family, summary.settings.get("model")

@@ -100,8 +100,8 @@ def evaluate_tasks(
                 lm.noise = lm.noise.at(level)
                 scores[-1].append(score(lm, loaded, limit))
                 shown.update()
-            names = lm.subject.provenance.model_dump(include={"model", "method", "seed"})
-            runs.append(TaskRun(run=str(folder), **names, depth=lm.depth, sigma=lm.subject.sigma or math.nan))
+            names = lm.run.provenance.model_dump(include={"model", "method", "seed"})
+            runs.append(TaskRun(run=str(folder), **names, depth=lm.depth, sigma=lm.run.noise.sigma or math.nan))
             del lm
             gc.collect()  # before the next model is loaded
         keys, first = scores[0][0], scores[0]

@@ -24,7 +24,8 @@ from descend.models import LayeredCausalLM, changed, keep_first
 from descend.noise import Noise, SampleDraws
 from descend.progress import is_quiet
 from descend.results import MODELS, Trained, check_language_run, read_trained
-from descend.run.loading import of_model, of_run
+from descend.run.loading import of_model
+from descend.run.run import Run
 from descend.seeds import Stream, derived
 
 WIDTH = 8
@@ -70,14 +71,15 @@ class DescendLM(HFLM):
     ):
         folder = Path(pretrained)
         trained = check_source(folder, checkpoint, layer, noise)
-        self.subject = of_model(folder, "lm", GENERATED) if trained else of_run(folder, checkpoint)
-        model, tokenizer = self.subject.restored.model, self.subject.restored.tokenizer
+        exported = partial(of_model, folder, "lm", GENERATED)
+        self.run = Run(folder, exported) if trained else Run.read(folder, model=checkpoint)
+        model, tokenizer = self.run.model, self.run.tokenizer
         assert isinstance(model, LayeredCausalLM) and tokenizer is not None
         self._layered, self.depth = model, model.depth
         if layer is not None:
             keep_first(model, layer)
         if device is None or (device.startswith("cuda") and not torch.cuda.is_available()):
-            device = str(self.subject.args.device)  # lm-eval's command asks for CUDA unless told otherwise
+            device = str(self.run.batches.device)  # lm-eval's command asks for CUDA unless told otherwise
         model.to(device)
         super().__init__(pretrained=model.saved, tokenizer=without_end(tokenizer), batch_size=batch_size, **settings)
         if self.device.type == "cpu":
@@ -85,7 +87,7 @@ class DescendLM(HFLM):
         hidden = not sys.stderr.isatty() or is_quiet()  # lm-eval's bars are for a terminal
         for asks in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
             setattr(self, asks, partial(getattr(self, asks), disable_tqdm=hidden))
-        self.noise = self.subject.recipe.corruption(self.subject.sigma, seed).at(noise)
+        self.noise = self.run.noise.at(noise, seed=seed)
         """The noise; another level of it can be set between evaluations."""
         self._draws = PrefixDraws()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from descend.declared import GENERATED
 from descend.extras import lazy_names, named_classes, required
-from descend.recipes.base import Data, Recipe, Restored, Setup
+from descend.recipes.base import Data, Recipe
 
 if TYPE_CHECKING:
     from descend.recipes.configuring import configure
@@ -18,8 +18,6 @@ __all__ = [
     "RECIPES",
     "Data",
     "Recipe",
-    "Restored",
-    "Setup",
     "configure",
 ]
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from descend.models import LayeredModel
     from descend.noise import Noise
+    from descend.run.run import Run
     from descend.tasks import Task
     from descend.training import DescentMixin
     from descend.training.config import DescentArguments
@@ -83,19 +84,6 @@ class Data:
     def sigma(self) -> float | None:
         """σ_x, measured once on first use; None if it depends on the model."""
         return None if self.measure_sigma is None else self.measure_sigma()
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A trained model, loaded from a folder.
-
-    Attributes:
-        model: The model.
-        tokenizer: The tokenizer or image processor that was saved beside it; None for videos.
-    """
-
-    model: LayeredModel
-    tokenizer: Any = None
 
 
 @dataclass(frozen=True)
@@ -188,20 +176,22 @@ class Recipe(ABC):
         return None if self.data == GENERATED else self.data
 
     @abstractmethod
-    def load(self, restored: Restored | None = None) -> Data:
+    def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
         """Load the data. They do not depend on the run's seed, so that seeds are compared on the same data.
 
         Args:
-            restored: Encode texts for this model; None prepares them for a new model.
+            model: Encode samples for this trained model; None prepares them for a new one.
+            tokenizer: Its tokenizer or image processor; None for videos.
         """
 
     @abstractmethod
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+    def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load the test samples of another data set, and its name.
 
         Args:
             data: The other data set.
-            restored: The model that is evaluated on it.
+            model: The model that is evaluated on it.
+            tokenizer: Its tokenizer or image processor; None for videos.
         """
 
     @abstractmethod
@@ -209,8 +199,8 @@ class Recipe(ABC):
         """The loss and the metric."""
 
     @abstractmethod
-    def restore(self, folder: str) -> Restored:
-        """Load a model that `save_pretrained` wrote."""
+    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
+        """Load a model that `save_pretrained` wrote, with its tokenizer or image processor; None for videos."""
 
     def collate(self, tokenizer: Any) -> Collate | None:
         """The function that turns samples into a batch; None for torch's default."""
@@ -277,8 +267,8 @@ class Recipe(ABC):
         """The recipe with the sizes that are known only after the model is loaded."""
         return self
 
-    def resolve(self, arguments: Any, data: Data | None = None) -> Setup:
-        """Build everything that one training run needs; the recipe is not changed.
+    def resolve(self, arguments: Any, data: Data | None = None) -> Run:
+        """The run to be trained, with its data and its new model; the recipe is not changed.
 
         Args:
             arguments: Training arguments, of the class `arguments()`; their seed is that of the model's weights.
@@ -286,26 +276,37 @@ class Recipe(ABC):
         """
         from transformers import set_seed
 
+        from descend.run.run import Run
+
         recipe = self.completed()
         if data is None:
             data = recipe.load()
         set_seed(arguments.seed)
         model = recipe.network(data)
         noise = recipe.corruption(data.sigma, arguments.seed)
-        return Setup(recipe.fitted(model), data, model, recipe.task(), noise, arguments)
+        return Run(
+            arguments.folder,
+            recipe=recipe.fitted(model),
+            arguments=arguments,
+            data=data,
+            model=model,
+            tokenizer=data.tokenizer,
+            task=recipe.task(),
+            noise=noise,
+        )
 
-    def trainer(self, setup: Setup, callbacks: Sequence[TrainerCallback]) -> DescentMixin:
-        """The trainer of a resolved recipe."""
+    def trainer(self, run: Run, callbacks: Sequence[TrainerCallback]) -> DescentMixin:
+        """The trainer of a run that `resolve` made."""
         from descend.training import DescentTrainer
 
         return DescentTrainer(
-            setup.model,
-            setup.arguments,
-            task=setup.task,
-            noise=setup.noise,
-            train_dataset=setup.data.train,
-            eval_dataset=setup.data.validation,
-            processing_class=setup.data.tokenizer,
+            run.model,
+            run.arguments,
+            task=run.task,
+            noise=run.noise,
+            train_dataset=run.data.train,
+            eval_dataset=run.data.validation,
+            processing_class=run.tokenizer,
             callbacks=list(callbacks),
         )
 
@@ -340,35 +341,6 @@ class NewModelSettings:
     model: str = setting(SMALL, "small: a new one; or folder or Hub name [small]")
     depth: Layers = setting(6, "L, layers of a small model")
     hidden_size: Count = setting(128, "width of a small model")
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a recipe resolves to: everything that one training run needs.
-
-    Attributes:
-        recipe: The completed recipe; its fields are the ``settings`` of the run's ``config.json``.
-        data: The data set.
-        model: The new model.
-        task: The loss and the metric.
-        noise: The training noise.
-        arguments: The training arguments, of the class ``recipe.arguments()``.
-    """
-
-    recipe: Recipe
-    data: Data
-    model: LayeredModel
-    task: Task
-    noise: Noise
-    arguments: Any
-
-    def trainer(self, callbacks: Sequence[TrainerCallback] = ()) -> DescentMixin:
-        """The trainer of this run.
-
-        Args:
-            callbacks: Callbacks of the training loop.
-        """
-        return self.recipe.trainer(self, callbacks)
 
 
 def tell(name: str, *notes: str) -> None:

@@ -12,7 +12,6 @@ from descend.recipes.base import (
     Data,
     NewModelSettings,
     Recipe,
-    Restored,
     absolute_or_name,
     check_words,
     has_classifier,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import DataCollatorWithPadding, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from descend.models import LayeredClassifier, MeanPooledConfig
+    from descend.models import LayeredClassifier, LayeredModel, MeanPooledConfig
     from descend.tasks.text import Classification
 
 TELL_PAIRS_APART = ("bert", "albert", "electra", "deberta-v2")
@@ -92,15 +91,15 @@ class TextRecipe(Recipe):
         """The recipe with absolute paths and, for a pretrained model, that model's own sizes."""
         return replace(self, data=absolute_or_name(self.data))
 
-    def load(self, restored: Restored | None = None) -> Data:
+    def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
         """Load and tokenize the texts."""
         from descend.recipes.corpora import data_name, labels_of, read_parts, sources_read
         from descend.tasks.text import learn_tokenizer, load_tokenizer
         from descend.tasks.text.tokens import KEEP_MARKUP, count_cut
 
         parts = read_parts(self.dataset, self.source, self.validation_share, self.keep_markup)
-        if restored is not None:
-            tokenizer, config = restored.tokenizer, restored.model.saved.config
+        if model is not None:
+            config = model.saved.config
         else:
             source, config = self.tokenizer or (None if self.model == SMALL else self.model), self._config()
             train = parts["train"]
@@ -121,15 +120,15 @@ class TextRecipe(Recipe):
             read=sources_read(self.source, parts.values()),
         )
 
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+    def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
         from descend.recipes.corpora import CORPORA, data_name, sources_read
         from descend.tasks.text.tokens import count_cut
 
         parts = CORPORA[self.dataset].read(data, self.keep_markup)
         texts, name = parts["test"], data_name(self.dataset, data)
-        encoded = self._encode(texts, restored.tokenizer, restored.model.saved.config)
-        cut = count_cut(texts, encoded, restored.tokenizer, self.max_length)
+        encoded = self._encode(texts, tokenizer, model.saved.config)
+        cut = count_cut(texts, encoded, tokenizer, self.max_length)
         tell(name, sources_read(data, parts.values()), *self._notes(cut, len(texts)))
         return encoded, name
 
@@ -159,13 +158,13 @@ class TextRecipe(Recipe):
 
         return Classification()
 
-    def restore(self, folder: str) -> Restored:
+    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
         """Load a classifier that `save_pretrained` wrote, and its tokenizer."""
         from descend.inference import DescentClassifier
 
         classifier = DescentClassifier.from_pretrained(folder, certified=False)
         classifier.tokenizer.model_input_names = inputs_of(classifier.model.config)
-        return Restored(classifier.model, classifier.tokenizer)
+        return classifier.model, classifier.tokenizer
 
     def _config(self) -> PreTrainedConfig:
         """The configuration of a pretrained model whose head is trained further; one without a head if it is new."""

@@ -1,34 +1,17 @@
 """Turn settings into a recipe and its training arguments, in the same way for Python and the command line."""
 
-from collections.abc import Sequence
 from dataclasses import MISSING
-from typing import Any, NamedTuple
+from typing import Any
 
 from descend.errors import InputError
 from descend.recipes import RECIPES
-from descend.recipes.base import Recipe
+from descend.run.run import Run
 from descend.settings import check_method, settings_of
 from descend.training.config import FILLED, drop_what_contradicts
 from descend.training.preset import Preset, paper
 
 
-class Configured(NamedTuple):
-    """A recipe by name, with its training arguments.
-
-    Attributes:
-        name: The recipe's name, such as ``video-ut``.
-        recipe: The recipe.
-        arguments: Its training arguments, of the class ``recipe.arguments()``.
-        given: Names of the given settings, which a run's model card shows.
-    """
-
-    name: str
-    recipe: Recipe
-    arguments: Any
-    given: Sequence[str]
-
-
-def configure(name: str, **settings: Any) -> Configured:
+def configure(name: str, **settings: Any) -> Run:
     """Choose a recipe and set what differs from its defaults, as ``descend train NAME --setting value`` does.
 
     A setting is, in this order: the given one, the preset's, the recipe's, or the default of `DescentConfig`.
@@ -37,6 +20,10 @@ def configure(name: str, **settings: Any) -> Configured:
         name: The recipe's name, such as ``video-ut``.
         **settings: Fields of the recipe and of its training arguments. ``data`` is required, and ``output_dir`` is the
             run's folder.
+
+    Returns:
+        The run that is not trained yet: its ``recipe`` and its training ``arguments``; ``run.train()`` trains it in its
+        folder, ``run.trainer()`` is a trainer for a script of your own.
 
     Raises:
         InputError: If there is no such recipe or setting, a value is not allowed, a setting belongs to another method,
@@ -72,4 +59,4 @@ def configure(name: str, **settings: Any) -> Configured:
     except (ValueError, ImportError) as error:  # Transformers' own checks of its arguments
         raise InputError(f"{error}") from None
     arguments.fill({key: defaults[key] for key in FILLED if key in defaults})
-    return Configured(name, recipe, arguments, list(settings))
+    return Run(arguments.folder, recipe=recipe, arguments=arguments, given=list(settings))

@@ -13,7 +13,6 @@ from descend.recipes.base import (
     Data,
     PretrainedSettings,
     Recipe,
-    Restored,
     absolute,
     absolute_or_name,
     class_numbers,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
     from transformers import ViTImageProcessorPil
 
-    from descend.models import LayeredImageClassifier
+    from descend.models import LayeredImageClassifier, LayeredModel
     from descend.tasks.images import ImageClassification
 
 MANY = 256
@@ -107,16 +106,16 @@ class ImageRecipe(PretrainedSettings, Recipe):
             image_size=size,
         )
 
-    def load(self, restored: Restored | None = None) -> Data:
+    def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
         """Read the images; each is decoded when it is fetched."""
         import numpy as np
 
         from descend.tasks.images.sources import Images, Side, read_images
 
-        config: Any = restored.model.saved.config if restored else config_of(self.model)
+        config: Any = model.saved.config if model is not None else config_of(self.model)
         found = read_images(self.source)
         numbers = np.array(head_numbers(config, found.classes, config.name_or_path, _named(self.data)))
-        processor = restored.tokenizer if restored else self._processor()
+        processor = tokenizer if model is not None else self._processor()
         parts = found.parts(self.validation_share).items()
         sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
         return Data(
@@ -129,7 +128,7 @@ class ImageRecipe(PretrainedSettings, Recipe):
             read=found.read,
         )
 
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+    def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load the test images of another data set, or all where it has no sides, and its name."""
         import numpy as np
 
@@ -137,10 +136,10 @@ class ImageRecipe(PretrainedSettings, Recipe):
 
         found = read_images(data)
         tell(_named(data), found.read)
-        config = restored.model.saved.config
+        config = model.saved.config
         side = found.sides.get("test", found.sides["train"])
         numbers = np.array(class_numbers(config, found.classes, config.name_or_path, _named(data)))
-        return Images(Side(side.pictures, numbers[side.labels]), restored.tokenizer), _named(data)
+        return Images(Side(side.pictures, numbers[side.labels]), tokenizer), _named(data)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """The samples of each part, their classes, and the size that images get."""
@@ -175,14 +174,14 @@ class ImageRecipe(PretrainedSettings, Recipe):
         keep_first(layered, self.depth)
         return layered
 
-    def restore(self, folder: str) -> Restored:
+    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
         """Load a classifier that `save_pretrained` wrote, and its image processor."""
         from transformers import AutoModelForImageClassification, ViTImageProcessorPil
 
         from descend.models import LayeredImageClassifier
 
         network = load_pretrained(AutoModelForImageClassification, folder, dtype="float32")
-        return Restored(LayeredImageClassifier(network), ViTImageProcessorPil.from_pretrained(folder))
+        return LayeredImageClassifier(network), ViTImageProcessorPil.from_pretrained(folder)
 
     def _processor(self) -> ViTImageProcessorPil:
         """Resizes images to this size, whatever their shape, and normalizes them as the model's own processor does."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from descend.declared import SMALL, Allowed, Count, PromptLength, setting
 from descend.errors import InputError, reason
-from descend.recipes.base import Data, Recipe, Restored, Setup, check_words, config_of, load_pretrained, tell
+from descend.recipes.base import Data, Recipe, check_words, config_of, load_pretrained, tell
 from descend.settings import PRETRAINED_DUAL, SFTSettings
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
     from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-    from descend.models import LayeredCausalLM
+    from descend.models import LayeredCausalLM, LayeredModel
+    from descend.run.run import Run
     from descend.tasks.text import NextToken
     from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 
@@ -106,7 +107,7 @@ class LanguageRecipe(Recipe):
             return self.training
         return LanguageRecipe.pretrained | {"learning_rate": 2e-4} if self.lora else self.pretrained
 
-    def load(self, restored: Restored | None = None) -> Data:
+    def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
         """Load and tokenize the instructions and answers."""
         from descend.tasks.splits import split_groups
         from descend.tasks.text import Instructions, generate_instructions, read_instructions, tokenize_instructions
@@ -122,7 +123,7 @@ class LanguageRecipe(Recipe):
                 f"with {len(set(prompts))} different prompts. Give more."
             )
         sides = {side: rows.select(parts[side]) for side in ("train", "validation", "test")}
-        tokenizer = restored.tokenizer if restored else self._tokenizer(sides["train"])
+        tokenizer = tokenizer if model is not None else self._tokenizer(sides["train"])
         skipped, tokenized, cut = Counter(given.skipped), {}, 0
         for side, part in sides.items():
             encoded = tokenize_instructions(Instructions(part, {}), tokenizer, self.max_length)
@@ -139,11 +140,11 @@ class LanguageRecipe(Recipe):
             notes=self._notes(skipped, cut, sum(map(len, tokenized.values()))),
         )
 
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+    def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load all rows of another file, and its name."""
         from descend.tasks.text import read_instructions, tokenize_instructions
 
-        rows, skipped, cut = tokenize_instructions(read_instructions(data), restored.tokenizer, self.max_length)
+        rows, skipped, cut = tokenize_instructions(read_instructions(data), tokenizer, self.max_length)
         if len(rows) < 2:
             raise InputError(f"{data} has no two prompts that leave room for an answer in {self.max_length} tokens.")
         name = " ".join([Path(data).stem, *(f"({note})" for note in self._notes(skipped, 0, 0))])
@@ -216,27 +217,27 @@ class LanguageRecipe(Recipe):
         check_words(len(tokenizer), network.get_input_embeddings().num_embeddings, self.model)
         return network
 
-    def trainer(self, setup: Setup, callbacks: Sequence[TrainerCallback]) -> DescentSFTTrainer:
+    def trainer(self, run: Run, callbacks: Sequence[TrainerCallback]) -> DescentSFTTrainer:
         """TRL's trainer under the constraints."""
         from descend.training.sft import DescentSFTTrainer
 
-        for each in fields(setup.arguments):
-            if each.name in _PREPARED and getattr(setup.arguments, each.name) != each.default:
+        for each in fields(run.arguments):
+            if each.name in _PREPARED and getattr(run.arguments, each.name) != each.default:
                 raise InputError(
                     f"--{each.name.replace('_', '-')} has no effect: the recipe prepares the data itself. Leave it out "
                     "or use DescentSFTTrainer in a script."
                 )
         return DescentSFTTrainer(
-            setup.model.saved,
-            setup.arguments,
-            noise=setup.noise,
-            train_dataset=setup.data.train,
-            eval_dataset=setup.data.validation,
-            processing_class=setup.data.tokenizer,
+            run.model.saved,
+            run.arguments,
+            noise=run.noise,
+            train_dataset=run.data.train,
+            eval_dataset=run.data.validation,
+            processing_class=run.tokenizer,
             callbacks=list(callbacks),
         )
 
-    def restore(self, folder: str) -> Restored:
+    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
         """Load a model that `save_pretrained` wrote, and its tokenizer."""
         from peft import AutoPeftModelForCausalLM
         from transformers import AutoModelForCausalLM
@@ -246,4 +247,4 @@ class LanguageRecipe(Recipe):
 
         auto_class = AutoPeftModelForCausalLM if (Path(folder) / ADAPTERS).is_file() else AutoModelForCausalLM
         network = LayeredCausalLM(load_pretrained(auto_class, folder, dtype="float32"))
-        return Restored(network, load_tokenizer(folder))
+        return network, load_tokenizer(folder)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from descend.declared import Layers, setting
 from descend.errors import InputError
-from descend.recipes.base import Data, Recipe, Restored, absolute, load_pretrained
+from descend.recipes.base import Data, Recipe, absolute, load_pretrained
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
+    from descend.models import LayeredModel
     from descend.tasks.video import VideoDenoising
 
 
@@ -50,7 +51,7 @@ class VideoRecipe(Recipe):
         cache_dir = None if self.cache_dir is None else absolute(self.cache_dir)
         return replace(self, data=absolute(self.data), cache_dir=cache_dir)
 
-    def load(self, restored: Restored | None = None) -> Data:
+    def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
         """Load windows of frames, which are the same for every model."""
         from descend.tasks.video import load_video
 
@@ -100,7 +101,7 @@ class VideoRecipe(Recipe):
             wanted = f" For {self.noise:g} grey levels give --noise {self.noise / (255 * sigma):.2g}."
         return lines, [f"the training noise hides the frames: it has {levels}. {unit}.{wanted}"]
 
-    def load_test(self, data: str, restored: Restored) -> tuple[Dataset, str]:
+    def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load the test windows of another data set, and its name."""
         from descend.tasks.video import load_test
 
@@ -112,11 +113,11 @@ class VideoRecipe(Recipe):
 
         return VideoDenoising()
 
-    def restore(self, folder: str) -> Restored:
+    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
         """Load a model that `save_pretrained` wrote."""
         from descend import models
 
-        return Restored(load_pretrained(getattr(models, self.architecture), folder))
+        return load_pretrained(getattr(models, self.architecture), folder), None
 
 
 def _clips(windows: Dataset) -> str:

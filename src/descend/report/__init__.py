@@ -10,14 +10,12 @@ from descend.extras import lazy_names
 if TYPE_CHECKING:
     from descend.report.levels import ways_to_compare
     from descend.report.pages import write_completions, write_page, write_sweep
-    from descend.report.runs import RunView
 
-__all__ = ["RunView", "ways_to_compare", "write_completions", "write_page", "write_sweep"]
+__all__ = ["ways_to_compare", "write_completions", "write_page", "write_sweep"]
 
 _FILES = {
     "levels": ("ways_to_compare",),
     "pages": ("write_completions", "write_page", "write_sweep"),
-    "runs": ("RunView",),
 }
 
 __getattr__ = lazy_names("descend.report", _FILES)

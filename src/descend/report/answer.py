@@ -257,7 +257,7 @@ def _terms(summary: Summary) -> list[str]:
         enough = float(f"{choice.times * summary.samples:.2g}")
         decide = "estimate" if needed.bounded is False else "certify"
         lines.append(f"About {enough:,.0f} such samples would {decide} K within {within}, if no number changed.")
-    if summary.commonest is not None and metric and summary.samples:
+    if summary.commonest is not None and metric and 0 <= metric[-1] <= 1 and summary.samples:  # not in percent
         error = math.sqrt(metric[-1] * (1 - metric[-1]) / summary.samples)
         if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= summary.commonest:
             chance = f"always naming the commonest class has {summary.commonest:.3g}"

@@ -1,9 +1,10 @@
 """What was asked of the layers of constrained runs, whether it holds, and what to do."""
 
-from descend.report.runs import Arm, Group, RunView, by_run, format_alpha
+from descend.report.answer import Answer
+from descend.report.runs import Arm, Group, by_run, format_alpha
 from descend.report.tables import Box, Cell, Row, Table
 from descend.report.words import drafts_words, exits_words, number
-from descend.results import ENOUGH_GROUPS, STATUSES, Status
+from descend.results import ENOUGH_GROUPS, STATUSES, Results, Status
 
 _LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
 _MEND = (
@@ -42,16 +43,16 @@ def asked(group: Group) -> Box | None:
     if status == "open" and missed:
         # Numbers first: few groups make them unsure, and not small.
         most = max(missed, key=lambda run: len(run.summary.violated))
-        headline, shown = f"{most.answer.missed}: open", "not_significant"
+        headline, shown = f"{Answer.of(most.summary).missed}: open", "not_significant"
         advice = f"{advice} {_MEND}"
     if len(runs) > 1:
         headline += f": {statuses.count(status)} of {len(runs)} runs"
     lines = [
         *((run, f"Asked: {bounds(run)}.") for run in runs),
-        *((run, run.answer.verdict) for run in runs),
-        *((run, f"{run.answer.missed}." if run.answer.missed else "") for run in runs),
-        *((run, run.answer.certificate) for run in runs),
-        *((run, run.answer.dual) for run in runs),
+        *((run, Answer.of(run.summary).verdict) for run in runs),
+        *((run, f"{Answer.of(run.summary).missed}." if Answer.of(run.summary).missed else "") for run in runs),
+        *((run, Answer.of(run.summary).certificate) for run in runs),
+        *((run, Answer.of(run.summary).dual) for run in runs),
     ]
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
     shown = "open" if worse and status in ("holds", "undecided") else shown
@@ -59,7 +60,7 @@ def asked(group: Group) -> Box | None:
     return Box(headline, tables, [*by_run(group, lines), *worse], shown, _WORDS[shown][0], advice)
 
 
-def bounds(run: RunView) -> str:
+def bounds(run: Results) -> str:
     """What the constraints are, in words."""
     summary = run.summary
     words = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
@@ -81,7 +82,7 @@ def findings(group: Group) -> list[str]:
     return by_run(group, [*ratios, *exits, *drafts])
 
 
-def _beside_input(group: Group, run: RunView) -> str:
+def _beside_input(group: Group, run: Results) -> str:
     """The metric of an output that is worse than the noisy input itself; else empty."""
     given, rows = group.input_value, run.summary.layer_metrics.get(group.train_noise)
     sign = 1 if run.summary.higher_is_better else -1
@@ -95,7 +96,7 @@ def _layers(group: Group, arm: Arm) -> Table:
     """What each layer of an arm's worst run had to reach at the training noise, what it reaches, and its λ."""
     run = max(arm.runs, key=lambda each: STATUSES.index(each.summary.status))
     summary, rows = run.summary, []
-    for each in run.answer.constraints:
+    for each in Answer.of(run.summary).constraints:
         share = each.certified
         certain = "–" if share is None else f"{share:.1%}" if share > 0 else "not certain"
         ends = " to ".join(map(number, each.interval)) if each.interval else ""

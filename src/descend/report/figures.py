@@ -7,8 +7,8 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from descend.report.charts import MUTED, Chart, Series, chart
-from descend.report.runs import Arm, Group, RunView, mean, mean_rows
-from descend.results import KEPT_WITHIN
+from descend.report.runs import Arm, Group, mean, mean_rows
+from descend.results import KEPT_WITHIN, Results
 
 LAYER, MOST_POINTS, MOST_LEVELS = "layer (0: before the first block)", 300, 6
 
@@ -133,7 +133,7 @@ def prices(group: Group) -> list[Chart]:
     return found
 
 
-def _multipliers(run: RunView) -> list[Series]:
+def _multipliers(run: Results) -> list[Series]:
     depth, series = max(run.history, default=0), []
     for layer, values in run.history.items():
         if not any(values.values()) if layer == 0 else not run.summary.asks(layer):

@@ -4,41 +4,42 @@ import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from descend.declared import options
 from descend.errors import InputError
-from descend.report.runs import RunView, group_runs
-from descend.results import Summary, read_config
+from descend.report.runs import group_runs
+from descend.results import Results, Summary, read_config
 
 _LEVELS = ("noise", "train_noise")
 """The names of entries that hold one noise level or several; all others with a level have it as a float key."""
 
 
-def in_std(view: RunView) -> RunView:
+def as_std(level: float, sigma: float) -> float:
+    """A level γ of noise whose variance is γσ_x as a standard deviation in units of σ_x: √(γ/σ_x)."""
+    return float(f"{(level / sigma) ** 0.5:.3g}")
+
+
+def in_std(run: Results) -> Results:
     """A run whose levels γ are standard deviations in units of σ_x, whatever its own are.
 
-    One that was trained with γσ_x as the variance, as by ``--preset paper``, has √(γ/σ_x) in place of γ.
+    One that was trained with γσ_x as the variance, as by ``--preset paper``, has those of `as_std` in place of γ; its
+    ``variance`` then says the level of its training as it was given.
     """
-    summary = view.summary
+    summary = run.summary
     sigma, settings = summary.sigma, summary.settings
     if settings.get("noise_is") != "variance" or not sigma or summary.shift != "gaussian":
-        return view
-
-    def level(given: float) -> float:
-        return float(f"{(given / sigma) ** 0.5:.3g}")
-
+        return run
+    level = partial(as_std, sigma=sigma)
     shown = _converted(summary, level)
     settings = settings | {"noise_is": "std", "noise": shown.train_noise}
     auc = None if summary.auc is None else _area(shown)
-    frames = view.frames
     return replace(
-        view,
+        run,
         summary=shown.model_copy(update={"settings": settings, "auc": auc}),
-        groups=None if view.groups is None else _converted(view.groups, level),
-        decisions=None if view.decisions is None else _converted(view.decisions, level),
-        frames=None if frames is None else replace(frames, noise=list(map(level, frames.noise))),
+        groups=None if run.groups is None else _converted(run.groups, level),
         variance=summary.train_noise,
     )
 
@@ -66,9 +67,9 @@ def _area(summary: Summary) -> float:
     return sum((after[0] - before[0]) * (before[1] + after[1]) / 2 for before, after in pairwise(points))
 
 
-def ways_to_compare(views: Sequence[RunView]) -> list[str]:
+def ways_to_compare(runs: Sequence[Results]) -> list[str]:
     """For runs whose noise no plain training among them has, the command that trains it there."""
-    lines, groups = [], group_runs([in_std(view) for view in views])
+    lines, groups = [], group_runs([in_std(run) for run in runs])
     for group in groups:
         if any(run.summary.method == "erm" for run in group.runs):
             continue
@@ -90,7 +91,7 @@ def _differs_in_noise(plain: Summary, ours: Summary) -> bool:
     return same and plain.method == "erm" and plain.train_noise != ours.train_noise
 
 
-def _at_noise_of(plain: RunView, ours: RunView) -> str:
+def _at_noise_of(plain: Results, ours: Results) -> str:
     """The command that trains a plain run at another run's noise; empty where its own command is not known."""
     given: dict[str, Any] = {}
     with suppress(InputError):
@@ -101,5 +102,5 @@ def _at_noise_of(plain: RunView, ours: RunView) -> str:
     level = ours.variance if variance else ours.summary.train_noise
     noise = {"noise": level, "noise_is": "variance" if variance else "std"}
     words = options({name: value for name, value in given.items() if value is not None} | noise)
-    out = f"{plain.folder}-at-{ours.summary.train_noise:g}"
+    out = f"{plain.folder and plain.folder.absolute()}-at-{ours.summary.train_noise:g}"
     return shlex.join(["descend", "train", plain.summary.recipe, *words, "--out", out])

@@ -7,12 +7,13 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from descend.report.answer import Answer
 from descend.report.asked import bounds
 from descend.report.intervals import Jackknife
-from descend.report.runs import Arm, Group, RunView, by_run, mean_rows
+from descend.report.runs import Arm, Group, by_run, mean_rows
 from descend.report.tables import Box, Cell, Row, Table, duration
 from descend.report.words import number, tolerance_words
-from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN
+from descend.results import ENOUGH_GROUPS, KEPT_WITHIN, WITHIN, Results
 
 MOST_NAMED = 3
 """Methods that a headline names."""
@@ -21,15 +22,15 @@ MOST_NAMED = 3
 def layers_needed(group: Group) -> Box:
     """How many layers suffice in each run, and the arms' numbers."""
     runs = group.runs
-    headline = runs[0].answer.headline if len(runs) == 1 else _side_by_side(group)
+    headline = Answer.of(runs[0].summary).headline if len(runs) == 1 else _side_by_side(group)
     table, words = numbers(group)
-    terms = by_run(group, ((run, " ".join(run.answer.terms)) for run in runs))
+    terms = by_run(group, ((run, " ".join(Answer.of(run.summary).terms)) for run in runs))
     notes = by_run(group, ((run, run.summary.note) for run in runs))
     levels = by_run(group, ((run, _as_variance(run)) for run in runs))
     return Box(headline, [_needed(group), table], [*terms, *words, *levels, *notes])
 
 
-def _as_variance(run: RunView) -> str:
+def _as_variance(run: Results) -> str:
     """How the noise of a run was given, where that is not the page's unit; else empty."""
     if run.variance is None:
         return ""
@@ -46,7 +47,7 @@ def _side_by_side(group: Group) -> str:
         return "How many layers suffice"
     parts = []
     for arm in group.arms:
-        rows = [row for run in arm.runs for row in run.answer.rows if row.percent == KEPT_WITHIN]
+        rows = [row for run in arm.runs for row in Answer.of(run.summary).rows if row.percent == KEPT_WITHIN]
         each = dict.fromkeys(", ".join(filter(None, (row.layers, row.state))) for row in rows)
         parts.append(f"{arm.label}: {' or '.join(each)}")
     return f"Within {tolerance_words(KEPT_WITHIN, group.summary.higher_is_better)}: {'; '.join(parts)}"
@@ -58,7 +59,7 @@ def _needed(group: Group) -> Table:
     for arm in group.arms:
         for run in arm.runs:
             cells = [Cell(arm.label, f"seed {run.summary.seed}" if len(arm.runs) > 1 else "")]
-            for each in run.answer.rows:
+            for each in Answer.of(run.summary).rows:
                 measured = ", ".join(filter(None, (each.metric, each.time)))
                 cells.append(Cell(each.layers, "; ".join(filter(None, (measured, each.state + each.more)))))
             rows.append(Row(cells, arm.style))
@@ -70,9 +71,8 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
     measure, depth, arms, several = group.measure, group.depth, group.arms, len(group.noise_levels) > 1
     held_to = {Path(name).absolute() for run in group.runs if (name := run.summary.layers_needed.baseline)}
     plain = [arm for arm in arms if arm.summary.method == "erm"]
-    baseline = next(
-        (arm for arm in plain if any(run.folder in held_to for run in arm.runs)), plain[0] if plain else None
-    )
+    named = (arm for arm in plain if any(run.folder and run.folder.absolute() in held_to for run in arm.runs))
+    baseline = next(named, plain[0] if plain else None)
     known = {arm.label: _jackknife(group, arm.runs) for arm in arms}
 
     def at(arm: Arm, layer: int) -> Cell:
@@ -128,7 +128,7 @@ def _difference(group: Group, arm: Arm, baseline: Arm) -> Cell:
     return _cell(apart.by_seed.mean(0), apart, -1, "+")
 
 
-def _jackknife(group: Group, runs: Sequence[RunView], *, last: bool = False) -> Jackknife | None:
+def _jackknife(group: Group, runs: Sequence[Results], *, last: bool = False) -> Jackknife | None:
     """The measure of all layers or the last; None where groups or depths differ or are unknown."""
     is_loss, rows, sizes = group.measure.entry == "layer_losses", [], []
     for run in runs:
@@ -177,7 +177,7 @@ def evaluated_differently(group: Group) -> list[str]:
     return [*lines, group.sigma_apart] if group.sigma_apart else lines
 
 
-_APART: dict[str, Callable[[RunView], str]] = {
+_APART: dict[str, Callable[[Results], str]] = {
     "The bounds differ, so violations do not compare": lambda run: bounds(run) if run.summary.asked else "",
     "γ stands for different noise": lambda run: str(run.summary.settings.get("noise_is", "")),
     "The mean over noise is over different levels": lambda run: ", ".join(f"{each:g}" for each in run.summary.noise),

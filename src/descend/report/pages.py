@@ -19,7 +19,7 @@ from descend.report.asked import asked, findings
 from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
 from descend.report.levels import in_std, ways_to_compare
 from descend.report.numbers import layers_needed
-from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, RunView, group_runs, groups_differ
+from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs, groups_differ
 from descend.report.samples import pictures, texts
 from descend.report.tables import Cell, Row, Style, Table
 from descend.results import (
@@ -27,6 +27,7 @@ from descend.results import (
     SWEEP_FILE,
     Completion,
     MethodSearch,
+    Results,
     SweepFile,
     put,
     read_completions,
@@ -63,7 +64,7 @@ SCRIPT = Markup(TEMPLATES.get_template("page.js").render())
 SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 
 
-def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "") -> Path:
+def write_page(runs: Sequence[Results | Path | str], out: Path, title: str = "") -> Path:
     """Write the report of some runs as one self-contained HTML file.
 
     Runs of the same data set, training noise and model but for its depth, evaluated by one metric on the same split at
@@ -82,19 +83,19 @@ def write_page(runs: Sequence[RunView | Path | str], out: Path, title: str = "")
         InputError: If there is no run, a folder has not been evaluated or one of its files is damaged.
     """
     refuse((not runs, "a report needs at least one run folder; got none."))
-    views = [in_std(run if isinstance(run, RunView) else RunView.read(Path(run))) for run in runs]
-    groups = group_runs(views)
-    names = list(dict.fromkeys(view.name for view in views))
+    shown = [in_std(run if isinstance(run, Results) else Results.read(Path(run))) for run in runs]
+    groups = group_runs(shown)
+    names = list(dict.fromkeys(run.name for run in shown))
     several = (
-        f"{len(views)} runs in {len(groups)} settings, which are not compared with each other: they differ in "
+        f"{len(shown)} runs in {len(groups)} settings, which are not compared with each other: they differ in "
         f"{groups_differ(groups)}"
     )
     budget = max(FRAMES_BUDGET // len(groups), LEAST_BUDGET)
     return write_page_of(
         "runs.html",
         out,
-        title=title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(views)} runs'}",
-        subtitle=" ".join([f"{several}.", *ways_to_compare(views)]) if len(groups) > 1 else groups[0].name,
+        title=title or f"Descend: {', '.join(names) if len(names) <= MOST_NAMES else f'{len(shown)} runs'}",
+        subtitle=" ".join([f"{several}.", *ways_to_compare(shown)]) if len(groups) > 1 else groups[0].name,
         sections=[_section(group, group.name if len(groups) > 1 else "", budget) for group in groups],
     )
 

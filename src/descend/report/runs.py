@@ -1,36 +1,17 @@
 """Runs as the page shows them, grouped into those that compare."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from descend.errors import InputError
 from descend.methods import CLASSES, GREY, Style
 from descend.methods.erm import ERM
-from descend.report.answer import Answer
-from descend.report.samples import Frames
 from descend.report.words import metric_name
-from descend.results import (
-    CONFIG_FILE,
-    DECISIONS_FILE,
-    FRAMES_FILE,
-    MODELS,
-    RECORDS_FILE,
-    Decisions,
-    Groups,
-    Record,
-    Summary,
-    read_config,
-    read_groups,
-    read_records,
-    read_summary,
-    run_name,
-)
+from descend.results import Results, Summary
 
 # In the order of legends and tables: the constrained last. A model that Descend did not train is drawn like plain
 # training, which it is held against.
@@ -45,73 +26,6 @@ SPARE_STYLES = (
     Style("#7d6b00", "#ddc94a", "P"),
     Style("#5b57d6", "#a7a4ff", "X"),
 )
-
-
-# Layer → step → value.
-History = dict[int, dict[int, float]]
-
-
-@dataclass(frozen=True)
-class RunView:
-    """One evaluated run as the page shows it.
-
-    Attributes:
-        summary: Its ``summary.json``.
-        name: Its folder's name, as a rule.
-        history: Each layer's multiplier over the steps; layer 0 is the cap's.
-        frames: The pictures of its evaluation.
-        decisions: What its layers decide on a few texts.
-        folder: Where it lies; None for one that was made in memory.
-        groups: Its ``groups.json``, on which intervals rest.
-        calibrated: Whether this model's logits were divided by a temperature; None if that is not known.
-        variance: The training noise as it was given, where γσ_x is the variance and the levels here are converted.
-    """
-
-    summary: Summary
-    name: str = ""
-    folder: Path | None = None
-    history: History = field(default_factory=dict)
-    frames: Frames | None = None
-    decisions: Decisions | None = None
-    groups: Groups | None = None
-    calibrated: bool | None = None
-    variance: float | None = None
-
-    @cached_property
-    def answer(self) -> Answer:
-        """What the evaluation answers, in words."""
-        return Answer.of(self.summary)
-
-    @property
-    def setting(self) -> dict[str, Any]:
-        """The settings in which arms of one method may differ: all but the seed; α only if training used it."""
-        steps = tuple(self.summary.alpha)
-        alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if self.summary.asked else {}
-        named = ("depth", "keep_layers")  # settings that say how many layers there are
-        settings = {name: value for name, value in self.summary.settings.items() if name not in named}
-        return {"recipe": self.summary.recipe, **alpha, **settings, "layers": self.summary.depth}
-
-    @classmethod
-    def read(cls, folder: Path) -> "RunView":
-        """Read a run folder.
-
-        Raises:
-            InputError: If the folder has not been evaluated or one of its files is damaged.
-        """
-        summary = read_summary(folder)
-        records, frames, decisions = folder / RECORDS_FILE, folder / FRAMES_FILE, folder / DECISIONS_FILE
-        # A saved model's folder has a config.json of Transformers; the best feasible model is not calibrated.
-        trained = not summary.of_script and summary.checkpoint == MODELS[0] and (folder / CONFIG_FILE).is_file()
-        return cls(
-            summary,
-            name=run_name(folder.absolute()),
-            folder=folder.absolute(),
-            history=multiplier_history(read_records(records), summary.depth) if records.is_file() else {},
-            frames=Frames.load(frames) if frames.is_file() else None,
-            decisions=Decisions.read(decisions) if decisions.is_file() else None,
-            groups=read_groups(folder),
-            calibrated=read_config(folder).temperature not in (None, 1) if trained else None,
-        )
 
 
 def mean(values: Sequence[float]) -> float:
@@ -130,7 +44,7 @@ class Arm:
 
     label: str
     style: Style
-    runs: list[RunView]
+    runs: list[Results]
 
     @property
     def summary(self) -> Summary:
@@ -189,7 +103,7 @@ class Group:
     other_data: float | None = None
 
     @property
-    def runs(self) -> list[RunView]:
+    def runs(self) -> list[Results]:
         """All runs of the group, arm by arm."""
         return [run for arm in self.arms for run in arm.runs]
 
@@ -271,13 +185,13 @@ def groups_differ(groups: Sequence[Group]) -> str:
     return ", ".join(apart)
 
 
-def group_runs(runs: Sequence[RunView]) -> list[Group]:
+def group_runs(runs: Sequence[Results]) -> list[Group]:
     """Gather runs by what makes them comparable (see `Group`), then by method, ERM before the others, and setting.
 
     Two data sets may have one name. Every run is evaluated under the same draws of noise, so where the metric of the
     noisy input differs, the data do.
     """
-    groups: dict[tuple[Any, ...], dict[float | None, list[RunView]]] = {}
+    groups: dict[tuple[Any, ...], dict[float | None, list[Results]]] = {}
     for run in runs:
         key = attrgetter(*_COMPARED_BY)(run.summary)
         given = run.summary.input_metrics.get(run.summary.train_noise)
@@ -290,23 +204,31 @@ def group_runs(runs: Sequence[RunView]) -> list[Group]:
     ]
 
 
-def _arms(runs: Sequence[RunView]) -> list[Arm]:
-    gathered: list[list[RunView]] = []
+def _setting(summary: Summary) -> dict[str, Any]:
+    """The settings in which arms of one method may differ: all but the seed; α only if training used it."""
+    steps = tuple(summary.alpha)
+    alpha = {"α": steps[:1] if len(set(steps)) == 1 else steps} if summary.asked else {}
+    named = ("depth", "keep_layers")  # settings that say how many layers there are
+    settings = {name: value for name, value in summary.settings.items() if name not in named}
+    return {"recipe": summary.recipe, **alpha, **settings, "layers": summary.depth}
+
+
+def _arms(runs: Sequence[Results]) -> list[Arm]:
+    gathered: list[list[Results]] = []
     for run in sorted(runs, key=lambda run: (*METHOD_NAMES, run.summary.method).index(run.summary.method)):
-        alike = (
-            each for each in gathered if (each[0].summary.method, each[0].setting) == (run.summary.method, run.setting)
-        )
+        kind = (run.summary.method, _setting(run.summary))
+        alike = (each for each in gathered if (each[0].summary.method, _setting(each[0].summary)) == kind)
         if not (seeds := next(alike, [])):
             gathered.append(seeds)
         seeds.append(run)
     arms: list[Arm] = []
-    everyone = [other[0].setting for other in gathered]
-    for members in gathered:
+    everyone = [_setting(other[0].summary) for other in gathered]
+    for members, setting in zip(gathered, everyone, strict=True):
         method = members[0].summary.method
-        rivals = [other[0].setting for other in gathered if other[0].summary.method == method]
+        rivals = [known for other, known in zip(gathered, everyone, strict=True) if other[0].summary.method == method]
         differing = [
             _in_words(name, _shown(value, [rival.get(name) for rival in rivals]))
-            for name, value in members[0].setting.items()
+            for name, value in setting.items()
             if any(rival.get(name) != value for rival in (everyone if name == "layers" else rivals))
         ]
         taken = [arm.style for arm in arms]
@@ -359,14 +281,14 @@ def format_alpha(alpha: Sequence[float]) -> str:
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"
 
 
-def by_run(group: Group, said: Iterable[tuple[RunView, str]]) -> list[str]:
+def by_run(group: Group, said: Iterable[tuple[Results, str]]) -> list[str]:
     """Sentences about runs, each once, with the arms that it is about, and their seeds where these differ.
 
     Args:
         group: All runs of the section. Where they are of one arm, it is not named.
         said: Runs with a sentence of each; those that are empty are left out.
     """
-    sentences: dict[str, list[RunView]] = {}
+    sentences: dict[str, list[Results]] = {}
     for run, sentence in said:
         if sentence:
             sentences.setdefault(sentence, []).append(run)
@@ -379,27 +301,3 @@ def by_run(group: Group, said: Iterable[tuple[RunView, str]]) -> list[str]:
             whose += [", ".join(parts)] if seeds and parts else []
         lines.append((Markup("<b>{}.</b> ").format("; ".join(whose)) if whose else "") + sentence)
     return lines
-
-
-def multiplier_history(records: Iterable[Record], depth: int) -> History:
-    """The multipliers over time by layer, 0 the cap's.
-
-    A resumed run may have written rows of a step twice; the later ones count.
-
-    Args:
-        records: Rows of ``records.jsonl``.
-        depth: L.
-
-    Raises:
-        InputError: If a row is of a layer that the run does not have.
-    """
-    layers: History = {}
-    for row in records:
-        if row.split == "train" and row.metric == "multiplier":
-            if not 0 <= row.layer <= depth:
-                raise InputError(
-                    f"{RECORDS_FILE} of run {row.run} must have multipliers of layers 0 to {depth}; got layer "
-                    f"{row.layer}. Remove its row."
-                )
-            layers.setdefault(row.layer, {})[row.step] = row.value
-    return {layer: dict(sorted(values.items())) for layer, values in sorted(layers.items())}

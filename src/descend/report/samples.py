@@ -3,21 +3,20 @@
 import base64
 import io
 import json
-import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from descend.errors import InputError, refuse
 from descend.progress import counted
+from descend.report.levels import as_std
 from descend.report.tables import Cell, Row, Table
+from descend.results import Frames, Results
 
 if TYPE_CHECKING:
     from descend.report.runs import Group
@@ -25,69 +24,8 @@ if TYPE_CHECKING:
 # WebP at this quality keeps a noisy 160×160 frame near 7 kB, and a viewer sees no difference at the size of the page.
 QUALITY = 60
 
-# Of frames.npz: what an evaluation keeps of a few frames of 160×160 is some MB.
-MOST_BYTES = 2**28
-MOST_SIDE = 4096
-
 MOST_STILLS = 7
 """Most layers that are shown side by side: as many as a wide screen holds."""
-
-
-@dataclass(frozen=True)
-class Frames:
-    """Pictures of one evaluation of K clips at G noise levels, uint8.
-
-    ``clean`` is (K, H, W), ``noisy`` (G, K, H, W) and ``reconstruction`` (G, L+1, K, H, W).
-    """
-
-    noise: list[float]
-    clean: np.ndarray
-    noisy: np.ndarray
-    reconstruction: np.ndarray
-
-    @classmethod
-    def load(cls, path: Path) -> "Frames":
-        """Read ``frames.npz``, without pickles; the unpacked size is bounded.
-
-        Raises:
-            InputError: If the file is damaged or its arrays do not fit together.
-        """
-        try:
-            with zipfile.ZipFile(path) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-            refuse(
-                (
-                    size > MOST_BYTES,
-                    f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.",
-                )
-            )
-            with np.load(path, allow_pickle=False) as arrays:
-                clean, noisy, reconstruction, levels = (
-                    arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")
-                )
-            noise = [float(level) for level in levels]
-        except InputError:
-            raise
-        # All exceptions: numpy's and zipfile's readers meet damage with a dozen kinds, depending on where it is.
-        except Exception as error:
-            raise InputError(f"{path} is damaged; remove it, and run `descend evaluate` again.") from error
-        count = len(noise)
-        refuse(
-            (
-                clean.ndim != 3
-                or noisy.shape != (count, *clean.shape)
-                or reconstruction.ndim != 5
-                or reconstruction.shape[:1] + reconstruction.shape[2:] != noisy.shape
-                or any(array.dtype != np.uint8 for array in (clean, noisy, reconstruction))
-                or not reconstruction.size
-                or max(clean.shape) > MOST_SIDE
-                or not all(map(isfinite, noise)),
-                f"{path} must hold uint8 clean (K,H,W), noisy (G,K,H,W) and reconstruction (G,L+1,K,H,W), "
-                f"G = {count} noise levels, none empty and no side above {MOST_SIDE}; got {clean.shape}, "
-                f"{noisy.shape} and {reconstruction.shape}. Remove it, and run `descend evaluate` again.",
-            )
-        )
-        return cls(noise, clean, noisy, reconstruction)
 
 
 def texts(group: "Group") -> list[Table]:
@@ -119,11 +57,20 @@ def pictures(group: "Group", budget: int) -> dict[str, Any] | None:
         group: The runs.
         budget: Most characters that they may take.
     """
-    known = {arm.label: next((run.frames for run in arm.runs if run.frames), None) for arm in group.arms}
-    frames = {label: each for label, each in known.items() if each}
+    known = {arm.label: next((run for run in arm.runs if run.frames), None) for arm in group.arms}
+    frames = {label: _frames_in_std(run) for label, run in known.items() if run}
     # Outputs compare on the same clips under the same noise.
     alike = all(a.noise == b.noise and np.array_equal(a.clean, b.clean) for a, b in pairwise(frames.values()))
     return embed(frames, budget, group.train_noise) if frames and alike else None
+
+
+def _frames_in_std(run: Results) -> Frames:
+    """The pictures of a run that `in_std` has converted, with their levels converted too."""
+    frames, sigma = run.frames, run.summary.sigma
+    assert frames is not None
+    if run.variance is None or sigma is None:
+        return frames
+    return replace(frames, noise=[as_std(level, sigma) for level in frames.noise])
 
 
 def _shown(depth: int) -> list[int]:

@@ -49,10 +49,10 @@ from descend.results.evaluated import (
     DecidedText,
     Decision,
     Decisions,
+    Frames,
     Groups,
     LayerGroups,
     LayerScores,
-    read_groups,
 )
 from descend.results.findings import (
     KEPT_WITHIN,
@@ -111,6 +111,7 @@ from descend.results.names import (
     is_checkpoint,
 )
 from descend.results.records import Record, Records, read_records
+from descend.results.results import Results
 from descend.results.summary import (
     Comparison,
     Provenance,
@@ -180,6 +181,7 @@ __all__ = [
     "ExitPoint",
     "Exits",
     "File",
+    "Frames",
     "Gain",
     "Groups",
     "Guarantee",
@@ -199,6 +201,7 @@ __all__ = [
     "Ratios",
     "Record",
     "Records",
+    "Results",
     "RunConfig",
     "Searched",
     "Speculation",
@@ -243,7 +246,6 @@ __all__ = [
     "read_comparison",
     "read_completions",
     "read_config",
-    "read_groups",
     "read_ledger",
     "read_records",
     "read_summary",

@@ -1,17 +1,28 @@
-"""The files of an evaluation beside its summary: ``groups.json``, ``decisions.json``."""
+"""The files of an evaluation beside its summary: ``groups.json``, ``decisions.json``, ``frames.npz``."""
 
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from descend.errors import refuse
-from descend.results.base import GROUPS_FILE, File, Number, Part
+from descend.errors import InputError, refuse
+from descend.results.base import File, Number, Part
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DECISIONS_FILE = "decisions.json"
 
 MOST_TEXTS, MOST_DECISIONS, MOST_CHARACTERS, MOST_PICTURE = 100, 1025, 1000, 20_000
 """What ``decisions.json`` may hold, so that a page can show it."""
+
+MOST_BYTES, MOST_SIDE = 2**28, 4096
+"""What ``frames.npz`` may unpack to, and pixels of a side: a few frames of 160×160 are some MB."""
 
 
 class LayerScores(Part):
@@ -157,11 +168,60 @@ class Decisions(File):
     texts: list[DecidedText] = Field(max_length=MOST_TEXTS)
 
 
-def read_groups(folder: Path) -> Groups | None:
-    """Read the ``groups.json`` of an evaluated run's folder; None if it has none.
+@dataclass(frozen=True)
+class Frames:
+    """Pictures of one evaluation of K clips at G noise levels, uint8.
 
-    Raises:
-        InputError: If it is damaged.
+    ``clean`` is (K, H, W), ``noisy`` (G, K, H, W) and ``reconstruction`` (G, L+1, K, H, W).
     """
-    path = folder / GROUPS_FILE
-    return Groups.read(path) if path.exists() else None
+
+    noise: list[float]
+    clean: np.ndarray
+    noisy: np.ndarray
+    reconstruction: np.ndarray
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read ``frames.npz``, without pickles; the unpacked size is bounded.
+
+        Raises:
+            InputError: If the file is damaged or its arrays do not fit together.
+        """
+        import numpy as np
+
+        try:
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            refuse(
+                (
+                    size > MOST_BYTES,
+                    f"{path} unpacks to {size} bytes; expected at most {MOST_BYTES}. Keep fewer --frames.",
+                )
+            )
+            with np.load(path, allow_pickle=False) as arrays:
+                clean, noisy, reconstruction, levels = (
+                    arrays[name] for name in ("clean", "noisy", "reconstruction", "noise")
+                )
+            noise = [float(level) for level in levels]
+        except InputError:
+            raise
+        # All exceptions: numpy's and zipfile's readers meet damage with a dozen kinds, depending on where it is.
+        except Exception as error:
+            raise InputError(f"{path} is damaged; remove it, and run `descend evaluate` again.") from error
+        count = len(noise)
+        refuse(
+            (
+                clean.ndim != 3
+                or noisy.shape != (count, *clean.shape)
+                or reconstruction.ndim != 5
+                or reconstruction.shape[:1] + reconstruction.shape[2:] != noisy.shape
+                or any(array.dtype != np.uint8 for array in (clean, noisy, reconstruction))
+                or not reconstruction.size
+                or max(clean.shape) > MOST_SIDE
+                or not all(map(isfinite, noise)),
+                f"{path} must hold uint8 clean (K,H,W), noisy (G,K,H,W) and reconstruction (G,L+1,K,H,W), "
+                f"G = {count} noise levels, none empty and no side above {MOST_SIDE}; got {clean.shape}, "
+                f"{noisy.shape} and {reconstruction.shape}. Remove it, and run `descend evaluate` again.",
+            )
+        )
+        return cls(noise, clean, noisy, reconstruction)

@@ -8,10 +8,13 @@ from pydantic import Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from descend import reading
-from descend.errors import SaveError
-from descend.results.base import Number, Part, parse
+from descend.errors import InputError, SaveError
+from descend.results.base import RECORDS_FILE, Number, Part, parse
 from descend.results.folder import is_foreign, list_appended, put, set_aside
 from descend.writing import appending, flush
+
+History = dict[int, dict[int, float]]
+"""Layer → step → value."""
 
 
 class Record(Part):
@@ -44,6 +47,30 @@ def read_records(path: Path) -> Iterator[Record]:
     """
     for number, row in reading.json_lines(path, appended=True):
         yield parse(Record, row, f"{path}, line {number}", "Correct or remove it.")
+
+
+def multiplier_history(records: Iterable[Record], depth: int) -> History:
+    """The multipliers over time by layer, 0 the cap's.
+
+    A resumed run may have written rows of a step twice; the later ones count.
+
+    Args:
+        records: Rows of ``records.jsonl``.
+        depth: L.
+
+    Raises:
+        InputError: If a row is of a layer that the run does not have.
+    """
+    layers: History = {}
+    for row in records:
+        if row.split == "train" and row.metric == "multiplier":
+            if not 0 <= row.layer <= depth:
+                raise InputError(
+                    f"{RECORDS_FILE} of run {row.run} must have multipliers of layers 0 to {depth}; got layer "
+                    f"{row.layer}. Remove its row."
+                )
+            layers.setdefault(row.layer, {})[row.step] = row.value
+    return {layer: dict(sorted(values.items())) for layer, values in sorted(layers.items())}
 
 
 class Records:

@@ -1,22 +1,43 @@
-"""A run: a recipe carried out in a folder, so that it can be repeated, resumed and evaluated."""
+"""A run: a recipe carried out in a folder, so that it can be repeated, resumed and evaluated; `Run` is one that is."""
 
-from descend.run.completing import complete
-from descend.run.describing import differences, stored
-from descend.run.evaluating import evaluate, evaluate_frozen, frozen_folder, results_folder, usual_levels
-from descend.run.exporting import export, export_model
-from descend.run.training import finished, train
+from typing import TYPE_CHECKING
+
+from descend.extras import lazy_names
+
+if TYPE_CHECKING:
+    from descend.run.completing import complete
+    from descend.run.describing import differences, stored
+    from descend.run.early import EarlyExits
+    from descend.run.evaluating import LinearProbes, usual_levels
+    from descend.run.exporting import export, export_model
+    from descend.run.frozen import frozen_folder
+    from descend.run.run import Run
+    from descend.run.training import finished, train
 
 __all__ = [
+    "EarlyExits",
+    "LinearProbes",
+    "Run",
     "complete",
     "differences",
-    "evaluate",
-    "evaluate_frozen",
     "export",
     "export_model",
     "finished",
     "frozen_folder",
-    "results_folder",
     "stored",
     "train",
     "usual_levels",
 ]
+
+_FILES = {
+    "completing": ("complete",),
+    "describing": ("differences", "stored"),
+    "early": ("EarlyExits",),
+    "evaluating": ("LinearProbes", "usual_levels"),
+    "exporting": ("export", "export_model"),
+    "frozen": ("frozen_folder",),
+    "run": ("Run",),
+    "training": ("finished", "train"),
+}
+
+__getattr__ = lazy_names("descend.run", _FILES)

@@ -13,7 +13,7 @@ from descend.errors import InputError, refuse, refusing
 from descend.progress import progress
 from descend.reading import json_objects, parse_json, plain_text, read_text
 from descend.results import CONFIG_FILE, check_language_run, put, write_json
-from descend.run.loading import of_run
+from descend.run.run import Run
 from descend.seeds import Stream, derived
 from descend.tasks.text import encode_prompt, prompt
 from descend.writing import appending, new_file, refuse_link
@@ -71,8 +71,8 @@ def complete(
     rows = list(_prompts(prompts))[:limit]
     check_language_run(folder, model)
     with new_file(out):
-        subject = of_run(folder, model)
-        level = subject.recipe.noise if noise is None else noise
+        run = Run.read(folder, model=model)
+        level = run.noise.level if noise is None else noise
         digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / CONFIG_FILE, prompts)]
         settings = {
             "run": str(folder.absolute()),
@@ -85,9 +85,8 @@ def complete(
             "batch_size": batch_size,
             "seed": seed,
         }
-        generator = f"{subject.provenance.model} {subject.provenance.method}, γ = {level:g}"
-        tokenizer, layered = subject.restored.tokenizer, subject.restored.model
-        network = layered.saved.to(subject.args.device).eval()
+        generator = f"{run.provenance.model} {run.provenance.method}, γ = {level:g}"
+        network = run.model.saved.to(run.batches.device).eval()
         partial = out.with_name(out.name + PARTIAL)
         done = _resumed(partial, json.dumps(settings), batch_size)
         with appending(partial) as file, progress(len(rows), "answering", "prompt") as bar:
@@ -96,8 +95,8 @@ def complete(
                 batch = rows[start : start + batch_size]
                 # Seeded by the batch, so that a resumed run draws the same noise.
                 batch_seed = derived(Stream.COMPLETIONS, seed, start)
-                with subject.recipe.corruption(subject.sigma, batch_seed).at(level).on(network):
-                    answers = _answers(network, tokenizer, batch, max_new_tokens, layered.limits["length"])
+                with run.noise.at(level, seed=batch_seed).on(network):
+                    answers = _answers(network, run.tokenizer, batch, max_new_tokens, run.model.limits["length"])
                 for row, answer in zip(batch, answers, strict=True):
                     entry = {"instruction": row["instruction"], "output": answer, "generator": generator}
                     done.append(None if answer is None else {**entry, "dataset": row.get("dataset", "")})

@@ -1,4 +1,4 @@
-"""Describe a run: its settings as stored and compared, its command, its evaluation with words, and its model card."""
+"""Describe a run: its settings as stored and compared, its command, and its model card."""
 
 import shlex
 from collections.abc import Iterable
@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from descend.declared import is_secret, options
-from descend.evaluation.evaluate import Evaluator, Subject, evaluate
 from descend.models import MARK, LinearReadout
 from descend.recipes import Recipe
-from descend.report.terminal import with_words
-from descend.results import SUMMARY_FILE, RunConfig, Summary, card_of_run, hub_name, read_config
+from descend.results import RunConfig, card_of_run, hub_name, read_config
 from descend.settings import settings_of_others
 from descend.training.config import DescentArguments
 
@@ -75,20 +73,6 @@ def _published(name: str, value: Any) -> Any:
         Path(value).expanduser().is_absolute() or (name in _PATHS and hub_name(value) is None)
     )
     return Path(value).name if path else value
-
-
-def evaluated(subject: Subject, evaluators: Iterable[Evaluator], folder: Path | None) -> Summary:
-    """Evaluate a model, and write the summary with its words beside the other files.
-
-    Args:
-        subject: The model, and what it is evaluated on.
-        evaluators: As in `descend.evaluation.evaluate.evaluate`.
-        folder: Where to write ``summary.json`` and the other files; None to write nothing.
-    """
-    summary = with_words(evaluate(subject, evaluators, folder=folder))
-    if folder is not None:
-        summary.write(folder / SUMMARY_FILE)
-    return summary
 
 
 def run_card(folder: Path, network: Any, *, own: bool = False, **more: Any) -> str:

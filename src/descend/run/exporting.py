@@ -12,7 +12,7 @@ from torch import nn
 
 from descend.contract import resolve
 from descend.errors import InputError, refuse
-from descend.evaluation.needed import Evaluated, held
+from descend.evaluation.needed import held
 from descend.models import (
     Denoiser,
     LayeredCausalLM,
@@ -37,6 +37,7 @@ from descend.results import (
     TRAINED_KEY,
     WITHIN,
     CompareWith,
+    Results,
     Trained,
     atomic_folder,
     card_of_model,
@@ -46,7 +47,7 @@ from descend.results import (
     write_card,
 )
 from descend.run.describing import LOADING, run_card
-from descend.run.loading import of_run
+from descend.run.run import Run
 from descend.writing import refuse_full
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
@@ -107,13 +108,13 @@ def choose(
     if compare_with is not None and baseline is None and summary.layers_needed.baseline:
         baseline = Path(summary.layers_needed.baseline)
     if baseline is not None:
-        run, plain = Evaluated.read(folder), Evaluated.read(baseline)
+        run, plain = Results.with_groups(folder), Results.with_groups(baseline)
         summary = held(run, plain.of(run.data), compare_with)
         theirs = plain.validated(measured.samples, measured.fingerprint, summary.train_noise)  # or no K is chosen
         full = theirs[summary.layers_needed.full_layer or 0]
         beside = f", {full:.{digits}f} in {baseline}"
     elif compare_with is not None:
-        summary = held(Evaluated.read(folder), None, compare_with)
+        summary = held(Results.with_groups(folder), None, compare_with)
     needed, top = summary.layers_needed, summary.top
     certain, choice = needed.within.get(int(tolerance)), needed.chosen.get(int(tolerance))
     unbounded = needed.bounded is False
@@ -156,7 +157,7 @@ def choose(
     return layer, lines
 
 
-def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[str]:
+def export(run: Run, layers: int, out: Path) -> list[str]:
     """Write the first K layers of a run's model as a checkpoint of Transformers, with its tokenizer and a model card.
 
     The embedding, the final norm and the head are the whole model's, and so is the type of the weights; where layer K
@@ -164,10 +165,9 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
     is put in place it is loaded again, and its output on a small made-up input is compared with that of exit K.
 
     Args:
-        folder: The run.
+        run: A run that was read from its folder.
         layers: K, from 1 to the number of layers.
         out: The folder to write; it must be empty or not exist.
-        model: The run's model: ``model`` or ``best_feasible``.
 
     Returns:
         What was written, in words, and for a language model what to type to draft with it.
@@ -177,9 +177,9 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
             cut this way.
         SaveError: If the checkpoint can't be written.
     """
+    folder, source = run.model_folder.parent, run.model_folder
     check_export(folder, layers, out)
-    subject, source = of_run(folder, model), folder / model
-    network, depth = subject.restored.model, subject.restored.model.depth
+    network, depth = run.model, run.model.depth
     config, trained = read_config(folder), read_trained(source)
     adapters = hasattr(network.saved, "peft_config")
     own = isinstance(network, LibraryModel) and network.own_exits is not None
@@ -191,8 +191,8 @@ def export(folder: Path, layers: int, out: Path, model: str = "model") -> list[s
         out,
         origin=origin,
         dtype=None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
-        tokenizer=subject.restored.tokenizer,
-        card=lambda plain: run_card(folder, plain, checkpoint=model, layers=layers, own=own),
+        tokenizer=run.tokenizer,
+        card=lambda plain: run_card(folder, plain, checkpoint=run.checkpoint, layers=layers, own=own),
     )
     parameters = sum(each.numel() for each in again.parameters()) / 1e6
     lines = [f"{out}: the first {layers} of {depth} layers of {source}, {parameters:.3g} million parameters."]

@@ -2,44 +2,25 @@
 
 import logging
 import shlex
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator, has_length
 
 from descend.errors import MissingPackageError, refuse, refusing
-from descend.evaluation.early import latency
-from descend.evaluation.evaluate import Evaluator, Subject, usual_curve
-from descend.evaluation.evaluators import decided, input_metrics, on_validation
-from descend.evaluation.layers import Batches, embedding_std
-from descend.evaluation.needed import NO_BEST, Evaluated
+from descend.evaluation.layers import Batches
 from descend.extras import required
 from descend.models import LibraryModel
 from descend.noise import GaussianNoise
 from descend.objective import Objective
-from descend.reading import refuse_file
-from descend.results import (
-    CARD_FILE,
-    RECORDS_FILE,
-    RESULTS,
-    SUMMARY_FILE,
-    TRAINED_KEY,
-    CompareWith,
-    Summary,
-    Trained,
-    put,
-    refuse_foreign,
-)
-from descend.run.describing import evaluated, stored
+from descend.results import SUMMARY_FILE, TRAINED_KEY, CompareWith, Summary, Trained
+from descend.run.describing import stored
 from descend.run.loading import dual_entries, provenance_of, settings_of, trained_problem
+from descend.run.run import Run
 from descend.tasks import Task
 from descend.training import DescentMixin
 
@@ -109,13 +90,42 @@ def evaluate(
         InputError: If the model, the task, the data and the noise do not fit together, there are fewer than two
             samples, or a layer's mean loss is negative.
     """
+    run = Run.of(
+        model,
+        dataset,
+        task=task,
+        out=out,
+        name=name,
+        split=split,
+        batch_size=batch_size,
+        collate=collate,
+        validation=validation,
+    )
+    summary = run.evaluate(
+        noise=noise, seed=seed, baseline=baseline, validation_noise=validation_noise, compare_with=compare_with
+    )
+    if run.folder is not None and (run.trained_by is None or run.trained_by.is_world_process_zero()):
+        draw_page(run.folder)
+    return summary
+
+
+def in_memory(
+    model: Any,
+    dataset: Any = None,
+    *,
+    task: Task | None = None,
+    out: str | Path | None = None,
+    name: str = "held-out data",
+    split: str | None = None,
+    batch_size: int | None = None,
+    collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+    validation: Any = None,
+) -> dict[str, Any]:
+    """What a `Run` has of a model in memory, see `evaluate`: the problem and noise of its training, as far as known."""
     trainer = model if isinstance(model, DescentMixin) else None
+    known_data = None if trainer is None else trainer.eval_dataset
+    single = has_length(known_data) and not isinstance(known_data, dict)
     refuse(
-        (
-            compare_with not in (None, "last", "best"),
-            f"compare_with must be 'last' or 'best'; got {compare_with!r}.",
-        ),
-        (split not in ("test", "validation", "train"), f"split must be test, validation or train; got {split!r}."),
         (
             not isinstance(model, Trainer | nn.Module),
             f"expected a trainer or a model; got {type(model).__name__}.",
@@ -124,94 +134,41 @@ def evaluate(
             trainer is not None and task is not None,
             "expected no task: the trainer has one. Leave it out, or give the model without the trainer.",
         ),
+        (
+            dataset is None and not single,
+            "expected samples that training did not see: the trainer has no single eval_dataset of known length. Give "
+            "them.",
+        ),
     )
-    held_to = None if baseline is None else Evaluated.read(Path(baseline))
+    if dataset is None:
+        dataset, split = known_data, split or "validation"
+    split = split or "test"
     if isinstance(model, Trainer):
         batch_size = batch_size or model.args.eval_batch_size
     if trainer is None and isinstance(model, Trainer):
-        collate, model = collate or model.data_collator, model.model  # type: ignore[assignment]
-    objective: Objective = Objective(model, task) if trainer is None else trainer.objective  # type: ignore[arg-type]
+        collate, model = collate or model.data_collator, model.model
+    objective: Objective = Objective(model, task) if trainer is None else trainer.objective
     folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
-    copies = trainer is not None and folder is not None and trainer.args.folder.absolute() != folder.absolute()
-    if folder is not None:
-        refuse_file(folder, "another folder: out=…")
-        names = [*RESULTS, *([RECORDS_FILE] if copies else [])]
-        refuse_foreign([folder / name for name in names], "another folder: out=…")
     if trainer is not None:
-        known = trainer.eval_dataset
-        chooses = validation is None and split == "test" and known is not dataset
-        if chooses and has_length(known) and not isinstance(known, dict):
-            validation = known
+        if validation is None and split == "test" and known_data is not dataset and single:
+            validation = known_data
         collate = collate or trainer.evaluation_collator()
         columns = trainer.evaluation_columns
         dataset, validation = (
             columns(each) if hasattr(each, "column_names") else each for each in (dataset, validation)
         )
-    refuse((compare_with == "best" and validation is None, NO_BEST))
     collate = collate or _stacked
     reads = objective.sample_fields
     sample = dataset[0] if hasattr(dataset, "__getitem__") and len(dataset) else None
     tokens = isinstance(objective.model, LibraryModel) and isinstance(sample, Mapping) and "input_ids" in sample
     if trainer is None and reads is not None and tokens:
         collate = RemoveColumnsCollator(collate, [*reads, PACKED])
-    subject = _subject(trainer, objective, dataset, noise, seed, batch_size or 16, collate)
-    data = name, split, subject.shift, subject.task.metric
-    subject = replace(subject, name=name, split=split, baseline=held_to and held_to.of(data), compare_with=compare_with)
-    if trainer is not None and not trainer.is_world_process_zero():
-        folder = None  # the main process writes
-    evaluators: list[Evaluator] = [input_metrics, latency]
-    if validation is not None:
-        evaluators.append(on_validation(subject, validation, noise=validation_noise))
-    if folder is not None:  # they are for the page alone
-        tokenizer = None if trainer is None else trainer.tokenizer_to_save
-        evaluators.append(partial(decided, tokenizer=tokenizer, count=SHOWN))
-    summary = evaluated(subject, evaluators, folder)
-    if folder is not None:
-        if trainer is not None:
-            records = trainer.args.folder / RECORDS_FILE
-            if copies and records.is_file():
-                put(folder / RECORDS_FILE, partial(shutil.copyfile, records))  # the page draws multipliers from it
-            trainer.summary = summary
-            if (trainer.args.folder / CARD_FILE).is_file():
-                trainer.create_model_card()
-        draw_page(folder)
-    return summary
-
-
-def _subject(
-    trainer: DescentMixin | None,
-    objective: Objective,
-    dataset: Any,
-    noise: Sequence[float] | None,
-    seed: int,
-    batch_size: int,
-    collate: Callable[[list[Any]], dict[str, Any]],
-) -> Subject:
-    """A model in memory with what it is evaluated on: the problem and the noise of its training, as far as known."""
     network = objective.model
     known = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None)) if trainer is None else None
-    trained = objective.noise or GaussianNoise(0.0)
-    if known is not None and known.shift == trained.kind:
-        trained = GaussianNoise(known.noise, noise_is=known.noise_is)
-    levels = (
-        usual_curve(trained.level)
-        if noise is None
-        else [GaussianNoise(level).level for level in np.ravel(noise).tolist()]
-    )
-    noisy = max([*levels, trained.level]) > 0
-    objective.check_data({"data": dataset}, collate, noise=noisy)
-    refuse(
-        (
-            len(dataset) < 2,
-            f"expected at least 2 samples, without which there is no confidence interval; got {len(dataset)}.",
-        ),
-        (not levels, "noise must hold at least one level; got none. Leave it out for the usual levels."),
-    )
+    noise = objective.noise or GaussianNoise(0.0)
+    if known is not None and known.shift == noise.kind:
+        noise = GaussianNoise(known.noise, noise_is=known.noise_is)
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    batches = Batches(batch_size, device, collate)
-    sigma = trainer.sigma if trainer is not None else None
-    if sigma is None and noisy:
-        sigma = embedding_std(network, objective.task, dataset, batches)
     more: dict[str, Any] = {}
     if trainer is None:
         problem = trained_problem(known, network)
@@ -228,17 +185,25 @@ def _subject(
             **dual_entries(dual.multipliers.tolist(), dual.slack.tolist(), dual.moved, args),
         }
     label = f"{type(network.saved).__name__}-{network.depth}"
-    return Subject(
-        network,
-        objective.task,
-        dataset,
-        problem,
-        trained.at(trained.level, seed=seed, sigma=sigma),
-        levels,
-        provenance_of(known, recipe=type(objective.task).__name__, model=label, **more),
-        shift=trained.kind,
-        batches=batches,
-    )
+    return {
+        "folder": folder,
+        "recipe": None,
+        "model": network,
+        "tokenizer": None if trainer is None else trainer.tokenizer_to_save,
+        "task": objective.task,
+        "problem": problem,
+        "noise": noise,
+        "batches": Batches(batch_size or 16, device, collate),
+        "provenance": provenance_of(known, recipe=type(objective.task).__name__, model=label, **more),
+        "samples": dataset,
+        "name": name,
+        "split": split,
+        "shift": noise.kind,
+        "validation": validation,
+        "trained_by": trainer,
+        "objective": objective,
+        "shown": SHOWN,
+    }
 
 
 def draw_page(folder: Path) -> Path | None:

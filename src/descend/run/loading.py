@@ -1,7 +1,7 @@
 """Load a model with what it is evaluated on: the recipe of a run's folder, or that of a saved model."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from descend.errors import InputError, MissingPackageError, refusing
 from descend.evaluation.layers import Batches
 from descend.models import LayeredModel
 from descend.noise import SHIFTS
-from descend.recipes import RECIPES, Recipe, Restored
+from descend.recipes import RECIPES, Recipe
 from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,
@@ -57,34 +57,8 @@ _UNTRAINED = (
 )
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model in a folder, with its recipe.
-
-    Attributes:
-        recipe: Its data and task.
-        restored: The model, with its tokenizer.
-        args: The training arguments.
-        problem: The constraints that the model was trained for; None if that is unknown.
-        sigma: σ_x of its training; None to measure it on the training split of the data it is evaluated on.
-        provenance: Where the model comes from.
-    """
-
-    recipe: Recipe
-    restored: Restored
-    args: DescentConfig
-    problem: DescentProblem | None
-    sigma: float | None
-    provenance: Provenance
-
-    @property
-    def batches(self) -> Batches:
-        """How its samples become batches."""
-        return Batches(self.args.eval_batch_size, self.args.device, self.recipe.collate(self.restored.tokenizer))
-
-
-def of_run(folder: Path, model: str) -> LoadedModel:
-    """A model of a run folder."""
+def of_run(folder: Path, model: str) -> dict[str, Any]:
+    """What a `Run` has of a model of a run's folder."""
     path, config = folder / CONFIG_FILE, read_config(folder)
     unusable = f"{path} holds settings that this version of descend can't use"
     with refusing(unusable, AGAIN, passing=MissingPackageError):
@@ -94,8 +68,7 @@ def of_run(folder: Path, model: str) -> LoadedModel:
         training = {name: value for name, value in config.training.items() if not name.startswith(EXECUTION)}
         args = kind(output_dir=str(folder), **training, bf16=False, fp16=False)
     check_model(folder, model)
-    restored = _restored(recipe, folder / model)
-    network = restored.model
+    network, tokenizer = _restored(recipe, folder / model)
     if network.depth != recipe.depth:
         raise InputError(f"{folder / model} has {network.depth} layers, but {path} says depth {recipe.depth}.")
     with refusing(f"{path} describes no problem", AGAIN, passing=MissingPackageError):
@@ -116,11 +89,11 @@ def of_run(folder: Path, model: str) -> LoadedModel:
         temperature=trained.temperature if trained else config.temperature if model == "model" else None,
         **dual_entries(multipliers, [of_cap, *slack], moved, args),
     )
-    return LoadedModel(recipe, restored, args, problem, sigma, provenance)
+    return _read_by(recipe, tokenizer, args, sigma) | {"model": network, "problem": problem, "provenance": provenance}
 
 
-def of_model(folder: Path, name: str, data: str, dataset: str | None = None) -> LoadedModel:
-    """A model without its run, as Transformers' `save_pretrained` or ``descend export`` wrote it; it holds no σ_x.
+def of_model(folder: Path, name: str, data: str, dataset: str | None = None) -> dict[str, Any]:
+    """What a `Run` has of a model without its run, as `save_pretrained` or ``descend export`` wrote it: no σ_x.
 
     Args:
         folder: Its folder.
@@ -134,9 +107,9 @@ def of_model(folder: Path, name: str, data: str, dataset: str | None = None) -> 
         given |= {"noise": trained.noise, "noise_is": trained.noise_is}
     kind: Any = RECIPES[name].kind
     recipe = kind(model=str(folder), data=data, **given)
-    restored = _restored(recipe, folder)
-    longest = min(restored.model.limits.get("length", LONGEST), LONGEST)
-    tokenizer, read = restored.tokenizer, {"max_length": longest}
+    network, tokenizer = _restored(recipe, folder)
+    longest = min(network.limits.get("length", LONGEST), LONGEST)
+    read: dict[str, Any] = {"max_length": longest}
     if name == "text" and KEEP_MARKUP in getattr(tokenizer, "init_kwargs", {}):
         read["keep_markup"] = tokenizer.init_kwargs[KEEP_MARKUP]
     recipe = replace(recipe, **read).completed()
@@ -144,7 +117,19 @@ def of_model(folder: Path, name: str, data: str, dataset: str | None = None) -> 
     note = {"note": _UNTRAINED} if trained is None else {}
     known = "classification" if name == "text" else name  # a summary with the recipe text is that of a run
     provenance = provenance_of(trained, recipe=known, model=recipe.label, **note)
-    return LoadedModel(recipe, restored, args, trained_problem(trained, restored.model), None, provenance)
+    problem = trained_problem(trained, network)
+    return _read_by(recipe, tokenizer, args, None) | {"model": network, "problem": problem, "provenance": provenance}
+
+
+def _read_by(recipe: Recipe, tokenizer: Any, args: DescentArguments, sigma: float | None) -> dict[str, Any]:
+    """What a `Run` has by its recipe."""
+    return {
+        "recipe": recipe,
+        "tokenizer": tokenizer,
+        "task": recipe.task(),
+        "noise": recipe.corruption(sigma, 0),
+        "batches": Batches(args.eval_batch_size, args.device, recipe.collate(tokenizer)),
+    }
 
 
 def trained_problem(trained: Trained | None, network: LayeredModel) -> DescentProblem | None:
@@ -185,7 +170,7 @@ def provenance_of(trained: Trained | None, **known: Any) -> Provenance:
     return Provenance(**entries | known)
 
 
-def _restored(recipe: Recipe, folder: Path) -> Restored:
+def _restored(recipe: Recipe, folder: Path) -> tuple[LayeredModel, Any]:
     with refusing(f"{folder} can't be loaded", AGAIN):  # of a config.json whose values no model has
         return recipe.restore(str(folder))
 

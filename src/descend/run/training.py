@@ -64,7 +64,6 @@ _OF_LENGTH |= {"load_best_model_at_end", "metric_for_best_model", "greater_is_be
 
 
 def train(
-    name: str,
     recipe: Recipe,
     args: DescentConfig,
     given: Sequence[str] = (),
@@ -76,8 +75,7 @@ def train(
     """Train a recipe in ``args.output_dir``.
 
     Args:
-        name: The recipe's name.
-        recipe: Its settings.
+        recipe: What to train.
         args: Its training arguments.
         given: Names of the settings that the user gave, for the command of the model card; without them it has none.
         resume: Resume from the folder's newest whole checkpoint, or from the start if it has none.
@@ -92,11 +90,10 @@ def train(
         SaveError: If the disk is full or fails.
     """
     with _StopOnSignal() as stop:
-        return _train(name, recipe, args, given, resume, stop, callbacks, loaded)
+        return _train(recipe, args, given, resume, stop, callbacks, loaded)
 
 
 def _train(
-    name: str,
     recipe: Recipe,
     args: DescentConfig,
     given: Sequence[str],
@@ -115,16 +112,17 @@ def _train(
     measured = None if earlier is None else earlier.training.get("cap")
     if args.measures_cap and isinstance(measured, float | int):
         args.take_cap(measured)  # where the run began
-    setup = recipe.resolve(args, data)
+    run = recipe.resolve(args, data)
     for note in data.notes if main else ():
         tqdm.write(f"{data.name}: {note}", file=sys.stderr)
-    recipe, preset = setup.recipe, Preset()
+    assert run.recipe is not None
+    recipe, preset = run.recipe, Preset()
     if args.preset is not None:
         dataset, chosen = getattr(recipe, "dataset", "imdb"), {"dual_optimizer": args.dual_optimizer}
-        preset = paper(name, args.method, dataset, chosen)
+        preset = paper(recipe.name, args.method, dataset, chosen)
     config = RunConfig(
         descend=version("descend"),
-        recipe=name,
+        recipe=recipe.name,
         method=args.method,
         preset=args.preset,
         overridden=preset.overridden(vars(args), asdict(recipe)),
@@ -132,7 +130,7 @@ def _train(
         seed=args.seed,
         model=recipe.label,
         dataset=data.name,
-        sigma=setup.noise.sigma,
+        sigma=run.noise.sigma,
         settings={name: value for name, value in asdict(recipe).items() if name not in WRITTEN},
         training=stored(args),
         versions={library: version(library) for library in ("torch", "transformers", "accelerate")},
@@ -144,7 +142,7 @@ def _train(
             raise InputError(f"{out} was made with other settings: {changed}. Give the same command to resume.")
     made = main and not out.exists()
     try:
-        trainer = setup.trainer([stop, *callbacks])
+        trainer = run.trainer([stop, *callbacks])
         planned = planned_steps(args, len(trainer.train_dataset))  # type: ignore[arg-type]  # TRL may have packed them
         args.warmup(*planned)
         bounds = {"cap": args.cap, "stop_gradient": args.stop_gradient}  # which the trainer may have measured

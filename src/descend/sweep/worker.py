@@ -26,7 +26,7 @@ from descend.declared import options
 from descend.errors import InputError, Interrupted, NonFiniteLossError, SaveError, reason, refuse, refusing
 from descend.methods import CLASSES
 from descend.reading import is_inside
-from descend.recipes.configuring import Configured, configure
+from descend.recipes.configuring import configure
 from descend.results import (
     DATABASE_FILE,
     FRAMES_FILE,
@@ -224,7 +224,9 @@ class _Worker:
         configured = {method: self._configured(method, {}, out / TRIALS) for method in methods}
         self._arguments = {method: each.arguments for method, each in configured.items()}
         self._spaces = {method: space(args, given, ranges) for method, args in self._arguments.items()}
-        self.recipe = configured[methods[0]].recipe.completed()  # the same for all methods
+        recipe = configured[methods[0]].recipe
+        assert recipe is not None
+        self.recipe = recipe.completed()  # the same for all methods
         empty = [method for method, searched in self._spaces.items() if not searched]
         unused = ranges.keys() - set().union(*self._spaces.values())
         fixed, strange = ", ".join(unused & given.keys()), ", ".join(unused - given.keys())
@@ -265,7 +267,7 @@ class _Worker:
             if not getattr(args, "packing", False):  # TRL packs rows, which a trial alone does
                 args.warmup(*planned_steps(args, len(self.data.train)))  # type: ignore[arg-type]
 
-    def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> Configured:
+    def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> run.Run:
         """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
         others = settings_of_others(method) - settings_of_others(*self.methods)
         settings = {key: value for key, value in self.given.items() if key not in others}
@@ -379,16 +381,19 @@ class _Worker:
         seed = self._arguments[method].seed + k
         folder = self.out / (f"{name}-seed{seed}" if k else name)
         refuse((not is_inside(self.out, folder), f"{folder} is a link that leads out of {self.out}. Remove it."))
-        _, _, args, names = self._configured(method, {**drawn, "seed": seed}, folder)  # all trials have one recipe
+        begun = self._configured(method, {**drawn, "seed": seed}, folder)
         callbacks = [] if k else [_Pruning(trial, self.file.metric)]
         resume = folder.is_dir()
         if resume:
             with locked(folder, wait=True):  # the earlier worker may be slow and not dead
                 pass
         if not run.finished(folder):
-            run.train(self.name, self.recipe, args, names, resume=resume, callbacks=callbacks, loaded=self.data)
+            args, given = begun.arguments, begun.given  # all trials have one recipe
+            run.train(self.recipe, args, given, resume=resume, callbacks=callbacks, loaded=self.data)
         with locked(folder, wait=True):
-            return run.evaluate(folder, split=SPLIT, noise=self.file.levels, frames=1, loaded=self.data)
+            trained = run.Run.read(folder)
+            trained.data = self.data
+            return trained.evaluate(split=SPLIT, noise=self.file.levels, frames=1)
 
     def write(self) -> SweepFile:
         """Write ``sweep.json``, and delete the frames, checkpoints and models of its trials, but the chosen models."""

@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from typing import Any
@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
-from descend.evaluation.evaluate import Levels, Subject
+from descend.errors import refuse
 from descend.evaluation.layers import LayerLosses, measure, metric_value
 from descend.evaluation.risk_control import certify, on_test_data
-from descend.models import LayeredCausalLM, LayeredModel, UnrolledModel, evaluating, leave_at
+from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel, UnrolledModel, evaluating, leave_at
 from descend.progress import counted, progress
 from descend.results import CONFIDENCE, ChosenExit, Drafts, ExitPoint, Exits, Latency, Speculation
+from descend.run.evaluating import FurtherEvaluator, Levels
+from descend.run.run import Run
 from descend.tasks import Task
 from descend.tasks.splits import evenly
+from descend.tasks.text.language import IGNORED
 from descend.tiles import rows_per_tile
 
 WARM_UP, REPEATS = 2, 9
@@ -34,7 +37,7 @@ PROMPTS, NEW_TOKENS = 16, 64
 
 
 @torch.no_grad()
-def latency(subject: Subject, levels: Levels) -> Iterator[tuple[str, Latency]]:
+def latency(run: Run, levels: Levels) -> Iterator[tuple[str, Latency]]:
     """Time one batch up to each layer and one readout there, on clean inputs; of models that name their layers.
 
     The time of layer l is that of the embedding, blocks 1 … l and one readout: what a model cut after layer l needs. A
@@ -43,12 +46,12 @@ def latency(subject: Subject, levels: Levels) -> Iterator[tuple[str, Latency]]:
     Each layer's own part is the least of `REPEATS` passes, and the parts add up: whatever else the machine does can
     only lengthen a pass, so one busy moment does not show as a slow layer. In milliseconds per sample.
     """
-    model, device = subject.model, torch.device(subject.batches.device)
+    model, device = run.model, torch.device(run.batches.device)
     blocks = list(dict.fromkeys(model.layer_modules))
     if not blocks and not isinstance(model, UnrolledModel):
         return
-    chosen = evenly(len(subject.data), subject.batches.size)
-    inputs = subject.task.inputs(next(subject.batches.of(Subset(subject.data, chosen))))
+    chosen = evenly(len(run.samples), run.batches.size)
+    inputs = run.task.inputs(next(run.batches.of(Subset(run.samples, chosen))))
     timed = _by_blocks if blocks else _by_predictions
     with evaluating(model):
         rounds = counted(range(WARM_UP + REPEATS), "timing layers", "pass")
@@ -119,8 +122,63 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
+class EarlyExits(FurtherEvaluator):
+    """Early exits of a classifier, chosen on validation data; of a language model the drafts of its first layers.
+
+    Args:
+        risk: Certify the exit threshold for this risk, see `descend.evaluation.risk_control`; it is saved with the
+            model, where `DescentClassifier` finds it. None for the threshold that costs at most `COST`.
+        confidence: With ``risk``, how sure that bound must be; 0.95 unless given.
+
+    Raises:
+        InputError: If a value lies not between 0 and 1, or ``confidence`` is given without ``risk``.
+    """
+
+    def __init__(self, risk: float | None = None, confidence: float | None = None):
+        refuse(
+            (
+                risk is None and confidence is not None,
+                "--confidence goes with --risk; add --risk, such as --risk 0.01.",
+            ),
+            *(
+                (
+                    share is not None and not 0 < share < 1,
+                    f"--{name} must be a number between 0 and 1, such as 0.01; got {share}.",
+                )
+                for name, share in (("risk", risk), ("confidence", confidence))
+            ),
+        )
+        self.risk = risk
+        self.confidence = CONFIDENCE if confidence is None else confidence
+
+    def check(self, run: Run) -> None:
+        """Refuse a risk of a language model, or on data that a model without its run may have seen."""
+        refuse(
+            (
+                self.risk is not None and run.alone and not run.unseen,
+                "--risk takes data that the model has not seen, in any split; what a model without its run was trained "
+                "on is unknown, and on its training data it loses too few answers. Give data that it has not seen by "
+                "--data, and say that it has not by --unseen.",
+            )
+        )
+        super().check(run)
+        refuse(
+            (
+                self.risk is not None and not isinstance(run.model, LayeredClassifier),
+                "--risk certifies the exits of classifiers; a language model's drafts are checked by all its layers. "
+                "Leave out --risk.",
+            )
+        )
+
+    def __call__(self, run: Run, levels: Levels) -> Iterable[tuple[str, Any]]:
+        """Yields ``exit`` of a classifier, ``speculation`` of a language model."""
+        if isinstance(run.model, LayeredClassifier):
+            return exits(run, levels, validation=run.data.validation, risk=self.risk, confidence=self.confidence)
+        return speculation(run, levels, ignored=IGNORED)
+
+
 def exits(
-    subject: Subject,
+    run: Run,
     levels: Levels,
     *,
     validation: Dataset,
@@ -130,29 +188,29 @@ def exits(
     """A classifier's metric against the mean number of layers used, on clean inputs, by confidence.
 
     The threshold is chosen on ``validation``: of those that cost at most `COST`, the one with the fewest layers; or
-    with ``risk`` the boldest one that `certify` certifies. It is then compared with full depth on the subject's data;
+    with ``risk`` the boldest one that `certify` certifies. It is then compared with full depth on the run's data;
     the time is measured with layers really skipped.
 
     Args:
-        subject: A classifier with `exits`, and the samples to report.
+        run: A classifier with `exits`, and the samples to report.
         levels: What was measured on them; clean inputs are measured here where they are not among the levels.
         validation: Samples to choose the threshold on.
         risk: The share of samples that may lose an answer that full depth has right; None to choose by `COST`.
         confidence: How sure that bound must be.
     """
-    model, task, batches = subject.model, subject.task, subject.batches
+    model, task, batches = run.model, run.task, run.batches
     with progress(len(validation), "choosing exits", "validation sample") as bar:  # type: ignore[arg-type]
         (chosen_on,) = measure(model, task, batches.of(validation), progress=bar)
     reported = levels.get(0.0)
     if reported is None:
-        with progress(len(subject.data), "evaluating exits", "sample") as bar:
-            (reported,) = measure(model, task, batches.of(subject.data), progress=bar)
+        with progress(len(run.samples), "evaluating exits", "sample") as bar:
+            (reported,) = measure(model, task, batches.of(run.samples), progress=bar)
     guarantee = None
     if risk is not None:
         guarantee = on_test_data(certify(chosen_on, risk, confidence, noise=0.0), reported)
     threshold = _affordable(chosen_on, task) if guarantee is None else guarantee.threshold
     point = _reached(reported, task, threshold)
-    ratio = 1.0 if threshold is None else _time_ratio(subject, threshold)
+    ratio = 1.0 if threshold is None else _time_ratio(run, threshold)
     result = Exits(
         full=reported.metrics[-1],
         depth=model.depth,
@@ -179,36 +237,34 @@ def _reached(measured: LayerLosses, task: Task, threshold: float | None) -> Exit
 
 
 @torch.no_grad()
-def _time_ratio(subject: Subject, threshold: float) -> float:
+def _time_ratio(run: Run, threshold: float) -> float:
     """Seconds with early exits over seconds of the whole forward pass, batch by batch in turn."""
-    model: Any = subject.model
-    device, seconds = torch.device(subject.batches.device), [0.0, 0.0]
+    model: Any = run.model
+    device, seconds = torch.device(run.batches.device), [0.0, 0.0]
     model.eval()
-    count = len(subject.batches.loader(subject.data))
-    batches = counted(subject.batches.of(subject.data), "timing exits", "batch", count)
+    count = len(run.batches.loader(run.samples))
+    batches = counted(run.batches.of(run.samples), "timing exits", "batch", count)
     for turn, batch in enumerate(batches):
-        inputs = subject.task.inputs(batch)
-        runs = (lambda inputs=inputs: model(**inputs), lambda inputs=inputs: model.exits(inputs, leave_at(threshold)))
-        for run in runs if not turn else ():  # both are warm before they are timed
-            run()
+        inputs = run.task.inputs(batch)
+        passes = (lambda inputs=inputs: model(**inputs), lambda inputs=inputs: model.exits(inputs, leave_at(threshold)))
+        for each in passes if not turn else ():  # both are warm before they are timed
+            each()
         for early in (turn % 2, 1 - turn % 2):  # each goes first in turn
             began = now(device)
-            runs[early]()
+            passes[early]()
             seconds[early] += now(device) - began
     return seconds[1] / seconds[0]
 
 
 @torch.no_grad()
-def speculation(
-    subject: Subject, levels: Levels, *, ignored: int, prompts: int = PROMPTS
-) -> Iterator[tuple[str, Speculation]]:
+def speculation(run: Run, levels: Levels, *, ignored: int, prompts: int = PROMPTS) -> Iterator[tuple[str, Speculation]]:
     """The share of tokens on which the first k layers agree with the whole model.
 
     The whole model answers some prompts greedily, on clean inputs. One forward pass over each answer reads the tokens
     that every exit would have drafted.
 
     Args:
-        subject: A causal language model, and tokenized samples with ``input_ids`` and ``labels``; what comes before the
+        run: A causal language model, and tokenized samples with ``input_ids`` and ``labels``; what comes before the
             first target is the prompt.
         levels: What was measured.
         ignored: The label of a token that is no target.
@@ -218,11 +274,11 @@ def speculation(
         ``speculation``: for every k = 1 … L−1 in ``layers`` its ``acceptance``, the share of the answers' tokens that
         exit k predicts from the tokens before them.
     """
-    model, dataset = subject.model, subject.data
+    model, dataset = run.model, run.samples
     if not isinstance(model, LayeredCausalLM) or model.depth < 2:
         return
     chosen = [dataset[place] for place in evenly(len(dataset), prompts)]
-    asked = [_prompt(sample, ignored, subject.batches.device) for sample in chosen]
+    asked = [_prompt(sample, ignored, run.batches.device) for sample in chosen]
     model.saved.eval()
     answers = [_answer(model, ids) for ids in counted(asked, "answering", "prompt")]
     written = sum(answer.shape[1] - ids.shape[1] for answer, ids in zip(answers, asked, strict=True))

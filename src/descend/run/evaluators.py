@@ -1,6 +1,6 @@
 """Evaluators of one function each: the input's metric, layers on validation data, energies, samples to look at.
 
-Each yields its results by name, and nothing where it does not apply, see `descend.evaluation.evaluate.Evaluator`.
+Each yields its results by name, and nothing where it does not apply, see `descend.run.evaluating.Evaluator`.
 """
 
 import base64
@@ -13,12 +13,13 @@ import torch
 from torch.utils.data import Subset, default_collate
 
 from descend.errors import InputError
-from descend.evaluation.evaluate import MOST_BLOCKS, Evaluator, Levels, Subject, layer_scores, reading_progress
 from descend.evaluation.layers import few, measure, metric_value, survey
 from descend.models import UnrolledModel
 from descend.noise import SampleDraws
 from descend.progress import counted
-from descend.results import ByLevel, DecidedText, Decision, Decisions, Validation
+from descend.results import ByLevel, DecidedText, Decision, Decisions, Results, Validation
+from descend.run.evaluating import MOST_BLOCKS, Evaluator, Levels, layer_scores, reading_progress
+from descend.run.run import Run
 from descend.tasks.base import LABELS
 from descend.tasks.splits import evenly
 
@@ -38,56 +39,62 @@ SIDE = 48
 """Most pixels of a picture's sides, as large as a page shows it."""
 
 
-def input_metrics(subject: Subject, levels: Levels) -> Iterator[tuple[str, dict[float, float]]]:
+def input_metrics(run: Run, levels: Levels) -> Iterator[tuple[str, dict[float, float]]]:
     """The metric of the noisy input itself, by level: what a model that does nothing would have.
 
     Of tasks whose inputs and predictions are frames; with the draws of the noise that the model meets.
     """
-    task, data = subject.task, subject.data
+    task, data = run.task, run.samples
     if not hasattr(task, "picture"):
         return
     totals, seen = dict.fromkeys(levels, 0.0), 0
-    for batch in counted(subject.batches.loader(data), "measuring the input", "batch"):
+    for batch in counted(run.batches.loader(data), "measuring the input", "batch"):
         clean, target = task.inputs(batch), task.target(batch)
         draws = SampleDraws(range(seen, seen + len(clean)))
         seen += len(clean)
         for level in levels:
-            totals[level] += task.score(subject.noise.at(level)(clean, indices=draws), target).double().sum().item()
+            totals[level] += task.score(run.noise.at(level)(clean, indices=draws), target).double().sum().item()
     yield "input_metrics", {level: metric_value(task, total, seen) for level, total in totals.items()}
 
 
 def on_validation(
-    subject: Subject, samples: Any, *, most: int | None = None, noise: Sequence[float] | str | None = None
+    run: Run,
+    samples: Any,
+    *,
+    most: int | None = None,
+    noise: Sequence[float] | str | None = None,
+    baseline: Results | None = None,
 ) -> Evaluator:
     """An evaluator of the metric of each layer on validation data: there K is chosen, see `layers_needed`.
 
     They are read without noise and at the training level, which chooses K.
 
     Args:
-        subject: The model and how samples become batches.
-        samples: Validation samples, other ones than the subject's.
+        run: The model and how samples become batches.
+        samples: Validation samples, other ones than the run's.
         most: Take at most so many, and never more than `MOST_TO_CHOOSE`.
         noise: Further levels γ, or `EVERY_LEVEL`: those at which runs were trained whose baseline this one may be.
+        baseline: To whose full depth layers are held.
 
     Raises:
-        InputError: If a level is none, or the subject's baseline was evaluated on the same samples without the
+        InputError: If a level is none, or the baseline was evaluated on the same samples without the
             training level.
     """
     if isinstance(noise, str) and noise != EVERY_LEVEL:
         raise InputError(f"validation_noise must be levels γ, or {EVERY_LEVEL!r} for those of noise; got {noise!r}.")
-    further = [] if noise is None or isinstance(noise, str) else [subject.noise.at(level).level for level in noise]
+    further = [] if noise is None or isinstance(noise, str) else [run.noise.at(level).level for level in noise]
     samples = few(samples, min(most or MOST_TO_CHOOSE, MOST_TO_CHOOSE))
-    task, batches, count = subject.task, subject.batches, len(samples)
+    task, batches, count = run.task, run.batches, len(samples)
     fingerprint, _ = survey(task, batches.loader(samples))
-    trained = float(subject.noise.level)
-    if subject.baseline is not None and subject.baseline.knows(count, fingerprint):  # before anything is measured
-        subject.baseline.validated(count, fingerprint, trained)
+    trained = float(run.noise.level)
+    if baseline is not None and baseline.knows(count, fingerprint):  # before anything is measured
+        baseline.validated(count, fingerprint, trained)
 
-    def evaluator(subject: Subject, measured: Levels) -> Iterator[tuple[str, Validation]]:
+    def evaluator(run: Run, measured: Levels) -> Iterator[tuple[str, Validation]]:
         levels = sorted({0.0, trained, *map(float, measured if noise == EVERY_LEVEL else further)})
-        noises = [subject.noise.at(level) for level in levels]
+        noises = [run.noise.at(level) for level in levels]
         with reading_progress("choosing layers", count, len(noises), "validation sample") as bar:
-            each_level = measure(subject.model, task, batches.of(samples), noises, progress=bar)
+            each_level = measure(run.model, task, batches.of(samples), noises, progress=bar)
         by_level = dict(zip(levels, each_level, strict=True))
         metrics = {level: layers.metrics for level, layers in by_level.items()}
         single = each_level[0].group_count == 1
@@ -104,34 +111,34 @@ def on_validation(
 
 
 @torch.no_grad()
-def energies(subject: Subject, levels: Levels) -> Iterator[tuple[str, ByLevel]]:
+def energies(run: Run, levels: Levels) -> Iterator[tuple[str, ByLevel]]:
     """The mean energy that an unrolled model's layers descend, at h_0 … h_L, over samples and patch positions."""
-    model = subject.model
+    model = run.model
     if not isinstance(model, UnrolledModel):
         return
-    chosen = evenly(len(subject.data), MOST_SAMPLES)
+    chosen = evenly(len(run.samples), MOST_SAMPLES)
     model.eval()
     by_level: ByLevel = {}
     for level in counted(levels, "measuring energies", "noise level"):
         total = torch.zeros(model.depth + 1, dtype=torch.float64, device="cpu")
         places = iter(chosen)
-        for batch in subject.batches.of(Subset(subject.data, chosen)):
-            inputs = subject.task.inputs(batch)
+        for batch in run.batches.of(Subset(run.samples, chosen)):
+            inputs = run.task.inputs(batch)
             indices = [next(places) for _ in range(len(inputs))]
-            with subject.noise.at(level).on(model, indices=indices):
+            with run.noise.at(level).on(model, indices=indices):
                 total += model.energies(inputs).double().sum(1).cpu()
         by_level[level] = (total / len(chosen)).tolist()
     yield "energy", by_level
 
 
 @torch.no_grad()
-def pictures(subject: Subject, levels: Levels, *, count: int = 2) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+def pictures(run: Run, levels: Levels, *, count: int = 2) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Frames to look at: clean, noisy and reconstructed by every layer, at every level of the robustness curve.
 
     Of a task whose ``picture`` turns inputs or predictions into grey frames.
 
     Args:
-        subject: The model and its data.
+        run: The model and its data.
         levels: What was measured.
         count: K, the number of frames, taken evenly from the data.
 
@@ -139,17 +146,17 @@ def pictures(subject: Subject, levels: Levels, *, count: int = 2) -> Iterator[tu
         ``frames``: uint8 ``clean`` (K, H, W), ``noisy`` (G, K, H, W), ``reconstruction`` (G, L+1, K, H, W); float
         ``noise`` (G,).
     """
-    task: Any = subject.task
+    task: Any = run.task
     if not hasattr(task, "picture"):
         return
-    chosen = evenly(len(subject.data), count)
-    clean = task.inputs(default_collate([subject.data[place] for place in chosen]))
-    subject.model.eval()
+    chosen = evenly(len(run.samples), count)
+    clean = task.inputs(default_collate([run.samples[place] for place in chosen]))
+    run.model.eval()
     noisy, reconstruction = [], []
-    for level in subject.curve:
-        inputs = subject.noise.at(level)(clean, indices=chosen)
+    for level in run.levels:
+        inputs = run.noise.at(level)(clean, indices=chosen)
         noisy.append(task.picture(inputs))
-        outputs = subject.model.predictions(inputs.to(subject.batches.device))
+        outputs = run.model.predictions(inputs.to(run.batches.device))
         reconstruction.append(np.stack([task.picture(each.cpu()) for each in outputs]))
     yield (
         "frames",
@@ -157,26 +164,23 @@ def pictures(subject: Subject, levels: Levels, *, count: int = 2) -> Iterator[tu
             "clean": task.picture(clean),
             "noisy": np.stack(noisy),
             "reconstruction": np.stack(reconstruction),
-            "noise": np.asarray(subject.curve, dtype=np.float64),
+            "noise": np.asarray(run.levels, dtype=np.float64),
         },
     )
 
 
-def decided(
-    subject: Subject, levels: Levels, *, tokenizer: Any = None, count: int = 2
-) -> Iterator[tuple[str, Decisions]]:
+def decided(run: Run, levels: Levels, *, count: int = 2) -> Iterator[tuple[str, Decisions]]:
     """What every layer of a classifier decides on a few texts or images, at the training noise.
 
     Args:
-        subject: The classifier, and samples with ``input_ids`` or ``pixel_values``.
+        run: The classifier, samples with ``input_ids`` or ``pixel_values``, and for texts a tokenizer.
         levels: What was measured.
-        tokenizer: Makes a text of its tokens; without it texts are left out.
         count: How many samples; they are taken evenly.
     """
-    data, measured = subject.data, levels[subject.noise.level]
+    data, measured = run.samples, levels[run.noise.level]
     if measured.decisions is None or measured.confidences is None or len(measured.decisions) != len(data):
         return
-    names: Mapping[Any, str] = getattr(getattr(subject.model.saved, "config", None), "id2label", None) or {}
+    names: Mapping[Any, str] = getattr(getattr(run.model.saved, "config", None), "id2label", None) or {}
 
     def name(number: Any) -> str:
         return str(names.get(int(number), f"class {int(number)}"))
@@ -188,8 +192,8 @@ def decided(
         if "pixel_values" in known:
             labels = [name(known[each]) for each in LABELS if each in known]
             shown, picture = ", ".join([*labels[:1], f"image {place}"]), _picture(known["pixel_values"])
-        elif "input_ids" in known and hasattr(tokenizer, "decode"):
-            text = " ".join(str(tokenizer.decode(known["input_ids"], skip_special_tokens=True)).split())
+        elif "input_ids" in known and hasattr(run.tokenizer, "decode"):
+            text = " ".join(str(run.tokenizer.decode(known["input_ids"], skip_special_tokens=True)).split())
             shown = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} …"
         else:
             return
@@ -199,7 +203,7 @@ def decided(
             for number, sure, score in layers
         ]
         texts.append(DecidedText(text=shown, picture=picture, decisions=decisions))
-    yield "decisions", Decisions(noise=subject.noise.level, texts=texts)
+    yield "decisions", Decisions(noise=run.noise.level, texts=texts)
 
 
 def _picture(values: Any) -> str | None:
