@@ -47,7 +47,7 @@ descend("evaluate runs/layers/fewer --noise 0 --limit 300 --baseline runs/layers
 # -----------------------------------------
 # All are held to the full depth of plain training, the untrained model with its fitted readouts too. ``export --layers
 # auto`` writes the first K layers as a model that Transformers loads; its head reads the mean of the tokens, so
-# ``import descend.models`` comes before. It warns where test texts do not certify that K.
+# Transformers needs ``trust_remote_code=True``. It warns where test texts do not certify that K.
 
 descend("compare runs/layers/as_it_is runs/layers/plain runs/layers/fewer --out runs/layers/page")
 descend("export runs/layers/fewer --layers auto --baseline runs/layers/plain --out runs/layers/first")

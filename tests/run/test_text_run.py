@@ -157,8 +157,9 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     assert recipe.pooling == "mean"
     assert torch.equal(recipe.network(recipe.load()).saved.score.weight, model.score.weight)
     shown, _ = said(capsys, "export", out, "--layers", "1", "--out", tmp_path / "small")
-    assert shown.splitlines()[-1].startswith("Load it with `import descend.models`")
-    assert "import descend.models" in (tmp_path / "small" / "README.md").read_text()
+    note = shown.splitlines()[-1]
+    assert note.startswith("Load it with `trust_remote_code=True`") and "`linear_readout.py`" in note
+    assert note in " ".join((tmp_path / "small" / "README.md").read_text().split())
     assert "/" not in json.loads((tmp_path / "small" / "config.json").read_text())["encoder"].get("_name_or_path", "")
     small = AutoModelForSequenceClassification.from_pretrained(tmp_path / "small")
     assert small.config.num_hidden_layers == 1

@@ -10,16 +10,11 @@ from descend.models.hooked import PAGE, HookedModel, layered
 from descend.models.images import LayeredImageClassifier, resized
 from descend.models.layered import PLACES, LayeredModel
 from descend.models.library import LibraryModel, check_family, family_of
-from descend.models.linear_readout import (
-    LinearReadout,
-    MeanPooledConfig,
-    MeanPooledForSequenceClassification,
-    TextUTConfig,
-    TextUTForSequenceClassification,
-)
+from descend.models.linear_readout import LinearReadout, MeanPooledConfig, MeanPooledForSequenceClassification
 from descend.models.loading import MOST_LAYERS, broken, load_model, refuse_broken, refuse_claims, refuse_unsafe
 from descend.models.modules import changed, check_savable, close, cuda_devices, evaluating, save_module, tied_names
 from descend.models.own_exits import MARK, TRANSLATOR, heard
+from descend.models.text_ut import TextUTConfig, TextUTForSequenceClassification
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 

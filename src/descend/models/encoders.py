@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from descend.errors import refuse
 from descend.models.library import LOOKS, LibraryModel
-from descend.models.linear_readout import MeanPooledConfig, TextUTConfig, masked_mean
+from descend.models.linear_readout import MeanPooledConfig, masked_mean
+from descend.models.text_ut import TextUTConfig
 
 Norm = Callable[[Tensor], Tensor]
 """A final norm, or the identity."""

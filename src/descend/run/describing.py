@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from descend.declared import is_secret, options
-from descend.models import MARK, LinearReadout
+from descend.models import MARK, LinearReadout, MeanPooledForSequenceClassification
 from descend.recipes import Recipe
 from descend.results import RunConfig, card_of_run, hub_name, read_config
 from descend.settings import settings_of_others
 from descend.training.config import DescentArguments
-
-LOADING = "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."
-"""How to load a classifier that is none of Transformers' own."""
 
 _PATHS = ("data", "model", "tokenizer", "pretrained")
 """Settings whose value may be a path."""
@@ -85,5 +82,17 @@ def run_card(folder: Path, network: Any, *, own: bool = False, **more: Any) -> s
         **more: Further arguments of `card_of_run`.
     """
     own = own or getattr(getattr(network, "config", None), MARK, False)
-    note = LOADING if isinstance(network, LinearReadout) else ""
-    return card_of_run(folder, network, train_command(read_config(folder)), own=own, note=note, **more)
+    command = train_command(read_config(folder))
+    return card_of_run(folder, network, command, own=own, note=loading_note(network), **more)
+
+
+def loading_note(network: Any) -> str:
+    """How to load a classifier that is none of Transformers' own; empty for one of theirs."""
+    if isinstance(network, MeanPooledForSequenceClassification):
+        return (
+            "Load it with `trust_remote_code=True`, which runs `linear_readout.py` beside the weights; or, without "
+            "that, after `import descend.models`."
+        )
+    if isinstance(network, LinearReadout):
+        return "Load it with `import descend.models` before `AutoModelForSequenceClassification.from_pretrained`."
+    return ""

@@ -18,7 +18,6 @@ from descend.models import (
     LayeredCausalLM,
     LayeredModel,
     LibraryModel,
-    LinearReadout,
     check_savable,
     close,
     keep_first,
@@ -46,7 +45,7 @@ from descend.results import (
     read_trained,
     write_card,
 )
-from descend.run.describing import LOADING, run_card
+from descend.run.describing import loading_note, run_card
 from descend.run.run import Run
 from descend.writing import refuse_full
 
@@ -202,8 +201,8 @@ def export(run: Run, layers: int, out: Path) -> list[str]:
         lines.append(f"Its layers share one set of weights: the copy has all of them and runs {layers} times.")
     if isinstance(network, LayeredCausalLM) and layers < depth:
         lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts and not own)
-    if isinstance(again, LinearReadout):
-        lines.append(LOADING)
+    if note := loading_note(again):
+        lines.append(note)
     return lines
 
 
