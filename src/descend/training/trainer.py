@@ -48,7 +48,7 @@ from descend.results import (
 )
 from descend.tasks import Task
 from descend.tiles import TargetSample
-from descend.training.callback import DualStep, EarlyStopping
+from descend.training.callback import EarlyStopping
 from descend.training.checkpoints import Checkpoints, rotate, step_of
 from descend.training.checks import check_selection, overriding, try_metrics
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
@@ -146,7 +146,7 @@ class DescentMixin(TrainerHooks):
                 f"loss, and nothing bounds that of layer {problem.first}. Give a cap, such as loss/{problem.first} of "
                 "the first log, or leave stop_gradient out."
             )
-        self.add_callback(DualStep(self.step, self._begin_run))
+        self.add_callback(self.step)
         if args.patience is not None:
             self.add_callback(EarlyStopping(args.patience, self.selection))
 
@@ -184,7 +184,7 @@ class DescentMixin(TrainerHooks):
                 f"cap (--cap), such as loss/{problem.first} of the first log, and stop_gradient off."
             )
 
-    def _begin_run(self) -> None:
+    def begin_run(self) -> None:
         """Try the metrics, and begin a new run in the folder; multipliers keep their state."""
         if self.compute_metrics is not None and self.evaluates and not overriding(type(self), "evaluate"):
             sets = self.evaluated(self.eval_dataset) or {"": None}
