@@ -201,7 +201,7 @@ class Objective(nn.Module):
         """
         sums_of: dict[int, Tensor] = {}
         weighted: list[Tensor] = []
-        trained = weights
+        trained: Any = weights
         if self.own and isinstance(weights, Tensor):  # readouts learn with weight 1, the model hears the weights
             trained = torch.cat([torch.ones_like(weights[:-1]), weights[-1:]])
         elif self.own:

@@ -150,7 +150,9 @@ class HookedModel(WrappedModel):
         super().__init__(network)
         self.depth = depth
         self.first_layer = first_layer
-        self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
+        self._block_names = tuple(blocks)
+        self._readout = readout
+        self._embeddings = embeddings
         self._verified = False
 
     @property
@@ -263,7 +265,8 @@ class HookedModel(WrappedModel):
         """Check once that the blocks form a chain and that ``readout(h_L)`` is the module's own output."""
         record.refuse_no_chain(self.network, self._block_names)
         with torch.random.fork_rng(devices=cuda_devices(self.network)):
-            read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
+            read = self.readout(record.outputs[-1])
+            again = self.readout(record.outputs[-1])
         refuse_no_prediction(self.network, read)
         if self.network.training and not close(read, again):
             return  # the readout has dropout: compare in the first pass in eval mode
@@ -289,7 +292,8 @@ def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[s
 
 def _left_out(module: nn.Module, names: Sequence[str]) -> list[str]:
     """The modules before the first block, in the same container, that are like it and not named."""
-    first, (parent, _, _) = module.get_submodule(names[0]), names[0].rpartition(".")
+    first = module.get_submodule(names[0])
+    parent, _, _ = names[0].rpartition(".")
     container = module.get_submodule(parent)
     left_out: list[str] = []
     if not isinstance(container, nn.ModuleList | nn.ModuleDict | nn.Sequential):
@@ -373,4 +377,6 @@ def _tensors(values: Any) -> list[Tensor]:
     """The tensors in a tensor, tuple, list or mapping, in their order."""
     if isinstance(values, Mapping):
         values = list(values.values())
-    return [value for value in (values if isinstance(values, tuple | list) else [values]) if isinstance(value, Tensor)]
+    elif not isinstance(values, tuple | list):
+        values = [values]
+    return [value for value in values if isinstance(value, Tensor)]

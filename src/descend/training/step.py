@@ -58,7 +58,6 @@ class Step(TrainerCallback):
         self.objective = objective
         self.method = method
         self.dual = dual
-        self.constrained = dual.problem.constrained
         self.accelerator = accelerator
         self.ranks = ranks
         self.folder = folder
@@ -136,7 +135,9 @@ class Step(TrainerCallback):
         self.norm = None
         if norm is not None and scaler is None:  # a scaler checks gradients itself, and skips the step
             self.norm = norm.full_tensor() if hasattr(norm, "full_tensor") else torch.as_tensor(norm)  # FSDP2 shards it
-        suspect = self.sums.fault is not None or (self.constrained and bool((self.sums.values < 0).any()))
+        suspect = self.sums.fault is not None
+        if self.dual.problem.constrained:
+            suspect |= bool((self.sums.values < 0).any())
         if self.ranks.number == 1:
             return suspect or not (self.norm is None or math.isfinite(self.norm))
         bad = torch.tensor(float(suspect)).to(self.ranks.device, non_blocking=True)
@@ -231,16 +232,17 @@ class Step(TrainerCallback):
         sums = self.since_log.with_numbers(self.ranks.sum(self.since_log.numbers))
         self.since_log.clear()
         self.logged.add(sums)
-        first, losses, problem = sums.first, sums.means, self.dual.problem
+        first = sums.first
+        losses = sums.means
         weights = self.method.weights(state.global_step, state.max_steps)
         rows: dict[str, tuple[int, list[float]]] = {"loss": (first, losses.tolist()), "weight": (0, weights)}
-        if not self.constrained:
+        if not self.dual.problem.constrained:
             return sums, rows
         rows["multiplier"] = 0, self.dual.multipliers.tolist()
         rows["slack"] = 1, self.dual.slack[1:].tolist()
         if first:
             return sums, rows
-        rows["violation"] = 1, problem.violations(losses)[1:].tolist()
+        rows["violation"] = 1, self.dual.problem.violations(losses)[1:].tolist()
         if self.dual.warm and self.ranks.is_main and losses.isfinite().all():
             for sentence in self.outlook.report(losses, self.dual.multipliers):
                 logger.warning(f"step {state.global_step}: {sentence}")
