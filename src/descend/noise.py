@@ -47,7 +47,8 @@ class SampleDraws:
                 f"noise that belongs to samples needs a row of x for each of {len(self)} samples; got the "
                 f"shape {tuple(clean.shape)}. The output of the input embedding must be (B, …)."
             )
-        return noise.applied(clean.float(), self.tensor(noise, clean, keep), noise.std(noise.sigma)).to(clean)
+        drawn = self.tensor(noise, clean, keep)
+        return noise.applied(clean.float(), drawn, noise.std(noise.sigma)).to(clean)
 
     def tensor(self, noise: "Noise", clean: Tensor, keep: Tensor | None) -> Tensor:
         """The draws (B, …) of `Noise.draw` in single precision on the device of x, with 0 at padding.
@@ -160,10 +161,13 @@ class Noise:
         """
         if self.level == 0:
             return clean
-        places = None if keep is None else keep.reshape(*keep.shape, *(1 for _ in range(clean.dim() - keep.dim())))
+        places = None
+        if keep is not None:
+            places = keep.reshape(keep.shape + (1,) * (clean.dim() - keep.dim()))
         if indices is None:
-            std = self.std(_std(clean.detach(), places)) if self.sigma is None else self.std(self.sigma)
-            noisy = self.applied(clean, self.draw(clean, self._draws.generator(clean.device)), std)
+            sigma: Any = _std(clean.detach(), places) if self.sigma is None else self.sigma
+            drawn = self.draw(clean, self._draws.generator(clean.device))
+            noisy = self.applied(clean, drawn, self.std(sigma))
         else:
             draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
             noisy = draws.corrupted(self, clean, keep)
@@ -182,9 +186,11 @@ class Noise:
             mask: 0 for padding, (B, T); by default the ``attention_mask`` that the model is called with.
             indices: As in `__call__`.
         """
-        masked, corrupted = mask, None
+        masked = mask
+        corrupted: Tensor | None = None
         inner: Any = getattr(model, "library", model)
-        inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+        if hasattr(inner, "get_base_model"):
+            inner = inner.get_base_model()
         inner = getattr(inner, "base_model", inner)
 
         def noisy(embedded: Tensor) -> Tensor:

@@ -120,30 +120,29 @@ class Objective(nn.Module):
             raise InputError(LOSS_IS_OURS.format("called the model without their weights"))
         if self.passes > 1:  # side by side: dropout and noise draw anew for every row
             batch = {name: torch.cat([value] * self.passes) for name, value in batch.items()}
-        inputs, target = self.task.inputs(batch), self.task.target(batch)
-        others: Tensor | None = None
-        prediction: Any = None
+        inputs = self.task.inputs(batch)
+        target = self.task.target(batch)
         noise = self.noise if self.trains_with_noise else None
         noisy = noise.on(self.model, mask=self.task.mask(batch)) if noise else nullcontext()
+        others: Tensor | None = None
+        prediction: Any = None
         if self._compiled is not None and not (isinstance(inputs, Mapping) and inputs.get("inputs_embeds") is not None):
             with noisy:
                 words = isinstance(self.model, LayeredClassifier)
-                inputs = (self.model.embedded if words else self.model.get_input_embeddings())(inputs)
-            run, self._passed = self._compiled if self._passed else self._exits, True
-            learned = [self.own or any(weights[:-1])] * self.model.depth + [True]
-            given = uploaded(weights, target.new_zeros((), dtype=torch.float32))
-            lagrangian, sums, prediction = run(inputs, target, given, learned)
+                embedded = (self.model.embedded if words else self.model.get_input_embeddings())(inputs)
+            lagrangian, sums, prediction = self._graph(embedded, target, weights)
         elif isinstance(self.model, LayeredCausalLM) and (self.own or PLACES in inputs):
             with noisy:
                 lagrangian, sums, others = language_losses(
                     self.model, self.task, inputs, target, weights, inner, self.sample, self.watches_tokens
                 )
         else:
+            learned = [self.own or bool(weight) for weight in weights[:-1]] + [bool(weights[-1])]
             with noisy:
-                learned = [self.own or bool(each) for each in weights[:-1]]
-                lagrangian, sums, prediction = self._exits(inputs, target, weights, [*learned, bool(weights[-1])])
+                lagrangian, sums, prediction = self._exits(inputs, target, weights, learned)
         if self.passes > 1:
-            sums, lagrangian = sums / self.passes, lagrangian / self.passes
+            sums = sums / self.passes
+            lagrangian = lagrangian / self.passes
         if self.term is not None:
             lagrangian = lagrangian + self.term(prediction)
         return BatchLosses(lagrangian, LossSums.of(sums, len(target) // self.passes, self.model.depth, others))
@@ -181,76 +180,79 @@ class Objective(nn.Module):
             "classifiers are compiled. Training goes on without it."
         )
 
+    def _graph(self, embedded: Tensor, target: Tensor, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
+        """As `_exits`, compiled; its first pass is eager."""
+        assert self._compiled is not None
+        run = self._compiled if self._passed else self._exits
+        self._passed = True
+        learned = [self.own or any(weights[:-1])] * self.model.depth + [True]
+        return run(embedded, target, uploaded(weights, target.new_zeros((), dtype=torch.float32)), learned)
+
     def _exits(
         self, inputs: Any, target: Tensor, weights: Sequence[float] | Tensor, learned: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The exits' weighted sum, their losses summed over the targets (L+1,), and the last exit's prediction.
 
-        ``learned`` says which exits have a gradient. In a compiled graph the weights are a tensor of unknown numbers.
+        Args:
+            inputs: The model's inputs, or their embedding.
+            target: The targets.
+            weights: Of each exit's sum in the weighted one; in a compiled graph a tensor of unknown numbers.
+            learned: Which exits have a gradient.
         """
-        parts: dict[int, Tensor] = {}
+        sums_of: dict[int, Tensor] = {}
         weighted: list[Tensor] = []
-        asked, depth = weights, len(learned) - 1
-        if isinstance(weights, Tensor):
-            weights = torch.cat([torch.ones_like(weights[:-1]), weights[-1:]]) if self.own else weights
+        trained: Any = weights
+        if self.own and isinstance(weights, Tensor):  # readouts learn with weight 1, the model hears the weights
+            trained = torch.cat([torch.ones_like(weights[:-1]), weights[-1:]])
         elif self.own:
-            weights = [1.0] * depth + [weights[-1]]
-        for exits, predictions in self._predictions(inputs, learned, asked):
+            trained = [1.0] * self.model.depth + [weights[-1]]
+        for exits, predictions in self._predictions(inputs, weights, learned):
             sums = self.task.sums(predictions, target)
-            parts |= zip(exits, sums.unbind(), strict=True)
-            if learned[exits[0]]:
-                if isinstance(weights, Tensor):
-                    chosen = weights[exits[0] : exits[-1] + 1].to(sums)
-                    weighted.append(weighted_sum(chosen, sums))
-                else:
-                    weighted.append(torch.dot(uploaded([weights[exit] for exit in exits], sums), sums))
-            if exits[-1] == len(learned) - 1:
+            sums_of |= zip(exits, sums.unbind(), strict=True)
+            if learned[exits[0]] and isinstance(trained, Tensor):  # exits are neighbours in a graph
+                weighted.append(weighted_sum(trained[exits[0] : exits[-1] + 1].to(sums), sums))
+            elif learned[exits[0]]:
+                weighted.append(torch.dot(uploaded([trained[exit] for exit in exits], sums), sums))
+            if exits[-1] == self.model.depth:
                 last = predictions[-1]
-        if len(exits) < len(learned):  # not all in one batch
-            sums = torch.stack([parts[exit] for exit in range(len(learned))])
-        lagrangian, sums = sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(()), sums.detach()
+        if len(exits) <= self.model.depth:  # not all in one batch
+            sums = torch.stack([sums_of[exit] for exit in range(len(learned))])
+        lagrangian = sum(weighted[1:], weighted[0]) if weighted else sums.new_zeros(())
+        sums = sums.detach()
         if self.own:
-            # Its value is that of the weights that were asked for; its gradient in own exits is that of weight 1.
-            lagrangian = lagrangian + weighted_sum(_difference(asked, weights, sums), sums)
+            # Its value is that of the given weights; its gradient in own exits is that of weight 1.
+            lagrangian = lagrangian + weighted_sum(_difference(weights, trained, sums), sums)
         return lagrangian, sums, last
 
     def _predictions(
-        self, inputs: Any, learned: list[bool], weights: Sequence[float] | Tensor
+        self, inputs: Any, weights: Sequence[float] | Tensor, learned: list[bool]
     ) -> Iterator[tuple[list[int], Tensor | list[Tensor]]]:
         """Exits and their predictions, (E, B, …) or a list of E, batch by batch.
 
-        Exits that fit into `TOGETHER` make two batches, those that need a gradient and those that don't: a few launches
-        in place of a few for each exit. Larger ones, those of a task whose losses are not separable, and those of a
-        compiled graph come one by one, see `LayeredModel.predictions`.
+        Exits that fit into `TOGETHER` make two batches, see `_two_batches`. Larger ones, those of a task whose losses
+        are not separable, and those of a compiled graph come one by one, see `LayeredModel.predictions`.
         """
         model = self.model
         if model.reads_together and not self.own:
             states = model.layer_outputs(inputs)
-
-            def read(exits: list[int]) -> Tensor:
-                return model.read_together([states[exit] for exit in exits], inputs)
+            yield from _two_batches(
+                learned, lambda exits: model.read_together([states[exit] for exit in exits], inputs)
+            )
+            return
+        if self.own:
+            *inner, state = model.layer_outputs(inputs)
+            one_by_one = model.read([*map(heard, inner, weights), state], inputs)
         else:
-            if self.own:
-                *inner, last = model.layer_outputs(inputs)
-                one_by_one = model.read([*map(heard, inner, weights), last], inputs)
-            else:
-                one_by_one = iter(model.predictions(inputs))
-            of_input = next(one_by_one)
-            most = TOGETHER_ON_CPU if of_input.device.type == "cpu" else TOGETHER
-            if of_input.nbytes * len(learned) > most or not self.task.separable or torch.compiler.is_compiling():
-                for exit, prediction in enumerate(chain([of_input], one_by_one)):
-                    yield [exit], [prediction if learned[exit] else prediction.detach()]
-                return
-            held = [of_input, *one_by_one]
-
-            def read(exits: list[int]) -> Tensor:
-                return torch.stack([held[exit] for exit in exits])
-
-        for wanted in (False, True):
-            if exits := [exit for exit, learns in enumerate(learned) if learns == wanted]:
-                with nullcontext() if wanted else torch.no_grad():
-                    predictions = read(exits)
-                yield exits, predictions
+            one_by_one = iter(model.predictions(inputs))
+        first = next(one_by_one)
+        most = TOGETHER_ON_CPU if first.device.type == "cpu" else TOGETHER
+        small = first.nbytes * len(learned) <= most
+        if small and self.task.separable and not torch.compiler.is_compiling():
+            predictions = [first, *one_by_one]
+            yield from _two_batches(learned, lambda exits: torch.stack([predictions[exit] for exit in exits]))
+            return
+        for exit, prediction in enumerate(chain([first], one_by_one)):
+            yield [exit], [prediction if learned[exit] else prediction.detach()]
 
     def check_data(self, datasets: Mapping[str, Any], collate: Callable[[list[Any]], Any], *, noise: bool) -> None:
         """Check that samples fit the model and the task, with ``noise`` or without: see `descend.contract`."""
@@ -280,6 +282,21 @@ class Objective(nn.Module):
     def read_outside_forward(self, look: Callable[[], None]) -> None:
         """Call something that reads the model outside its forward pass; FSDP2 registers this as a forward method."""
         look()
+
+
+def _two_batches(learned: list[bool], read: Callable[[list[int]], Tensor]) -> Iterator[tuple[list[int], Tensor]]:
+    """Exits without a gradient, then those with one: a few launches in place of a few for each exit.
+
+    Args:
+        learned: Which exits have a gradient.
+        read: Makes the predictions (E, B, …) of E exits.
+    """
+    for has_gradient in (False, True):
+        exits = [exit for exit, learns in enumerate(learned) if learns == has_gradient]
+        if exits:
+            with nullcontext() if has_gradient else torch.no_grad():
+                predictions = read(exits)
+            yield exits, predictions
 
 
 def _difference(first: Any, second: Any, like: Tensor) -> Tensor:

@@ -62,15 +62,12 @@ def tiled(
     Returns:
         The weighted sum, a scalar; and the E sums, without gradient.
     """
-    inner = len(states) - 1
-    sparse = {
-        exit
-        for exit, (state, chosen, weight) in enumerate(zip(states, rows, weights, strict=True))
-        if exit < inner and weight and state.requires_grad and 2 * len(chosen) * state.shape[-1] <= state.numel()
-    }
-    plan = _Plan(
-        tuple(rows), tuple(targets), tuple(weights), losses, size, sparse if states[-1].requires_grad else set()
-    )
+    sparse = set()
+    for exit, state in enumerate(states[:-1]):
+        few = 2 * len(rows[exit]) * state.shape[-1] <= state.numel()
+        if few and weights[exit] and state.requires_grad and states[-1].requires_grad:
+            sparse.add(exit)
+    plan = _Plan(tuple(rows), tuple(targets), tuple(weights), losses, size, sparse)
     given = [state.detach() if exit in plan.sparse else state for exit, state in enumerate(states)]
     total, sums = _Tiled.apply(plan, len(states), *given, *parameters)
     if total.requires_grad:
@@ -113,11 +110,14 @@ def language_losses(
     count = len(target)
     states = model.layer_outputs(inputs)[0 if inner else -1 :]
     exits = len(states)
-    rows, targets, scale = [inputs[PLACES]] * exits, [target] * exits, 1.0
+    rows = [inputs[PLACES]] * exits
+    targets = [target] * exits
+    scale = 1.0
     if sample is not None and inner and count:
         chosen = sample(count, target.device)
         # The same targets at every inner exit, so that differences between neighbours have less variance.
-        rows[:-1], targets[:-1] = [rows[-1][chosen]] * (exits - 1), [target[chosen]] * (exits - 1)
+        rows[:-1] = [inputs[PLACES][chosen]] * (exits - 1)
+        targets[:-1] = [target[chosen]] * (exits - 1)
         scale = count / len(chosen)
     scales = [scale] * (exits - 1) + [1.0]
     tokens: list[Tensor] = []
@@ -129,9 +129,11 @@ def language_losses(
         logits = model.logits(hidden) if of_own else model.readout(hidden)
         if watched:
             last = wanted[:, 1].bool()
-            seen, wanted = logits.detach()[last], wanted[:, 0]
+            wanted = wanted[:, 0]
+            seen = logits.detach()[last]
             entropy = entropies(seen).sum()
-            tokens.append(torch.stack([(seen.argmax(-1) == wanted[last]).sum().to(entropy), entropy]))
+            right = (seen.argmax(-1) == wanted[last]).sum()
+            tokens.append(torch.stack([right.to(entropy), entropy]))
         return task.losses(logits, wanted)
 
     trained = [parameter for parameter in model.head.parameters() if parameter.requires_grad]
@@ -159,8 +161,8 @@ def language_losses(
         lagrangian = lagrangian + learnt + weighted_sum(uploaded(unheard, of_inner), of_inner)
     others = None
     if watched:
-        mask, size = inputs.get("attention_mask"), inputs["input_ids"].numel()
-        given = sums.new_full((), size) if mask is None else mask.sum().to(sums)
+        mask = inputs.get("attention_mask")
+        given = sums.new_full((), inputs["input_ids"].numel()) if mask is None else mask.sum().to(sums)
         last_exit = torch.stack(tokens).sum(0).to(sums) if tokens else sums.new_zeros(2)
         others = torch.cat([last_exit, sums.new_full((1,), len(target)), given[None]])
     return lagrangian, sums * uploaded(scales, sums), others
@@ -220,7 +222,8 @@ class TargetSample(Draws):
 class _Tiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, exits: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        states, parameters = [state.flatten(0, -2) for state in tensors[:exits]], tensors[exits:]
+        states = [state.flatten(0, -2) for state in tensors[:exits]]
+        parameters = tensors[exits:]
         needed = ctx.needs_input_grad[2:]
         asked = [needed[exit] or exit in plan.sparse for exit in range(exits)]
         trained = [number for number in range(len(parameters)) if needed[exits + number]]
@@ -237,13 +240,11 @@ class _Tiled(torch.autograd.Function):
                 with torch.set_grad_enabled(learns):
                     values = plan.losses(hidden.requires_grad_(learns), target)
                 if learns:
-                    weights = [plan.weights[exit] for exit, _, _ in pieces]
                     row_weights = torch.cat(
-                        [values.new_full((size,), weight) for size, weight in zip(sizes, weights, strict=True)]
+                        [values.new_full((stop - start,), plan.weights[exit]) for exit, start, stop in pieces]
                     )
-                    of_states, *of_parameters = torch.autograd.grad(
-                        values, [hidden, *(parameters[number] for number in trained)], row_weights, allow_unused=True
-                    )
+                    leaves = [hidden, *(parameters[number] for number in trained)]
+                    of_states, *of_parameters = torch.autograd.grad(values, leaves, row_weights, allow_unused=True)
                     for number, slope in zip(trained, of_parameters, strict=True):
                         if slope is not None:
                             old = totals[number]
@@ -259,8 +260,11 @@ class _Tiled(torch.autograd.Function):
                 totals[number] = torch.zeros_like(parameters[number])
         by_row = {exit: torch.cat(slopes.pop(exit)) for exit in list(slopes)}  # no second copy of all
         for exit in plan.sparse:
-            plan.gradients[exit] = by_row.pop(exit, states[exit].new_zeros(0, states[exit].shape[-1]))
-        ctx.plan, ctx.by_row, ctx.totals = plan, by_row, totals
+            nothing = states[exit].new_zeros(0, states[exit].shape[-1])
+            plan.gradients[exit] = by_row.pop(exit, nothing)
+        ctx.plan = plan
+        ctx.by_row = by_row
+        ctx.totals = totals
         ctx.like = [(state.shape, state.dtype) for state in tensors[:exits]]
         ctx.asked = [needed[exit] and (plan.weights[exit] != 0 or exit == exits - 1) for exit in range(exits)]
         ctx.mark_non_differentiable(sums)
@@ -274,7 +278,9 @@ class _Tiled(torch.autograd.Function):
         plan, by_row, totals = ctx.plan, ctx.by_row, ctx.totals
         if totals is None:
             raise RuntimeError("the losses of a wide head can be differentiated once; compute them again.")
-        plan.slope, ctx.by_row, ctx.totals = slope, None, None
+        plan.slope = slope
+        ctx.by_row = None
+        ctx.totals = None
         of_states: list[Tensor | None] = []
         for exit, (shape, dtype) in enumerate(ctx.like):
             if not ctx.asked[exit]:
@@ -284,7 +290,8 @@ class _Tiled(torch.autograd.Function):
             if exit in by_row:
                 whole.view(-1, shape[-1])[plan.rows[exit]] = by_row.pop(exit).mul_(slope)
             of_states.append(whole)
-        return None, None, *of_states, *(None if total is None else total.mul_(slope) for total in totals)
+        of_parameters = [None if total is None else total.mul_(slope) for total in totals]
+        return None, None, *of_states, *of_parameters
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -110,7 +110,7 @@ def test_a_drop_in_trainer_calibrates_once_whoever_ended_it(tmp_path, capsys, mo
     def holds(*given, **asked):
         return verdict(*given, **asked).model_copy(update={"feasible": True})
 
-    monkeypatch.setattr("descend.training.judging.verdict", holds)
+    monkeypatch.setattr("descend.training.selection.verdict", holds)
     ours.selection.restart()
     seen = []
     ours._save_best_feasible = seen.append

@@ -322,8 +322,14 @@ def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypat
     if when == "before":
         flip(weights)
     else:
-        end = Step.end
-        monkeypatch.setattr(Step, "end", lambda self, step: (end(self, step), step == 8 and flip(weights)))
+        end = Step.on_step_end
+
+        def damaging(self, args, state, control, **kwargs):
+            end(self, args, state, control, **kwargs)
+            if state.global_step == 8:
+                flip(weights)
+
+        monkeypatch.setattr(Step, "on_step_end", damaging)
     assert train(out, *BEST, "--resume", steps=9) == 0
     instead = "chosen from later ones" if when == "before" else "last model is used"
     damaged, best = caplog.messages[-2:]
@@ -349,14 +355,14 @@ def test_a_run_that_comes_apart_keeps_its_last_checkpoint_and_the_state_before_t
 
 
 def test_parameters_that_are_no_numbers_push_no_checkpoint_out(tmp_path, monkeypatch, capsys):
-    out, end = tmp_path / "run", Step.end
+    out, end = tmp_path / "run", Step.on_step_end
 
-    def blown_up(self, step):  # as an optimizer does that overflows in its own step
-        end(self, step)
-        if step == 5:
+    def blown_up(self, args, state, control, **kwargs):  # as an optimizer does that overflows in its own step
+        end(self, args, state, control, **kwargs)
+        if state.global_step == 5:
             next(self.objective.model.parameters()).data.view(-1)[0] = float("inf")
 
-    monkeypatch.setattr(Step, "end", blown_up)
+    monkeypatch.setattr(Step, "on_step_end", blown_up)
     assert ended(capsys, 1, out, "--save-total-limit", "1", "--no-load-best-model-at-end", every=1) == (
         "descend: step 5: parameters are no longer finite, and are not saved. Lower learning_rate or dual_lr and train "
         "into another folder; --resume goes on from checkpoint-4."

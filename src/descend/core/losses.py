@@ -18,8 +18,8 @@ class LossSums:
     def __init__(self, depth: int, others: int = 0):
         self._exits = depth + 1
         self._numbers = torch.zeros(2 * self._exits + others, dtype=torch.float64, device="cpu")
-        # Copies of the last E exits' sums and the further sums, E, and the event after which they have arrived.
-        self._arriving: list[tuple[Tensor, int, torch.Event]] = []
+        # The last E exits' sums and the further sums, E, and the event after which they have arrived, if they travel.
+        self._arriving: list[tuple[Tensor, int, torch.Event | None]] = []
 
     @classmethod
     def of(cls, sums: Tensor, targets: float, depth: int, others: Tensor | None = None) -> "LossSums":
@@ -34,20 +34,13 @@ class LossSums:
         batch = cls(depth, 0 if others is None else len(others))
         batch.counts[depth + 1 - len(sums) :] = targets
         numbers = (sums if others is None else torch.cat([sums, others.to(sums)])).detach()
-        if numbers.device.type == "cpu":
-            batch._take(numbers, len(sums))
-            return batch
-        copy = numbers.to("cpu", non_blocking=True)  # into pinned memory
-        event = torch.Event(device=numbers.device)
-        event.record()
-        batch._arriving = [(copy, len(sums), event)]
+        event = None
+        if numbers.device.type != "cpu":
+            event = torch.Event(device=numbers.device)
+            numbers = numbers.to("cpu", non_blocking=True)  # into pinned memory
+            event.record()
+        batch._arriving = [(numbers, len(sums), event)]
         return batch
-
-    def _take(self, numbers: Tensor, exits: int) -> None:
-        """Add the sums of the last exits, and the further ones if these sums have some."""
-        self._numbers[self._exits - exits : self._exits] += numbers[:exits]
-        if len(self._numbers) > 2 * self._exits:
-            self._numbers[2 * self._exits :] += numbers[exits:]
 
     def add(self, other: "LossSums", *, idle: bool = False) -> None:
         """Add other sums, unless ``idle``: then another rank counts their samples. Nothing is waited for.
@@ -77,9 +70,12 @@ class LossSums:
     def numbers(self) -> Tensor:
         """Sums, counts and further sums in one vector, (2(L+1)+K,), for a single all-reduce."""
         arriving, self._arriving = self._arriving, []
-        for copy, exits, event in arriving:
-            event.synchronize()
-            self._take(copy, exits)
+        for numbers, exits, event in arriving:
+            if event is not None:
+                event.synchronize()
+            self._numbers[self._exits - exits : self._exits] += numbers[:exits]
+            if len(self._numbers) > 2 * self._exits:  # these sums have further ones
+                self._numbers[2 * self._exits :] += numbers[exits:]
         return self._numbers
 
     @property

@@ -112,7 +112,10 @@ class PrimalDual(Generic[P]):
                 "Use slack='implicit', or a number of steps for every.",
             ),
         )
-        self.problem, self.warmup, self.every, self.resilience = problem, warmup, every, resilience
+        self.problem = problem
+        self.warmup = warmup
+        self.every = every
+        self.resilience = resilience
         self.steps = 0
         self.moved = False  # whether a dual step was taken, in this run or in the one that it resumes
         lr = LEARNING_RATES.get(optimizer, 0.0) if lr is None else lr  # `rule` names an unknown optimizer
@@ -235,13 +238,14 @@ class PrimalDual(Generic[P]):
         warm = self.warm
         self.steps += 1
         self._close_step()
-        if not warm or not self.problem.constrained:
+        if not (warm and self.problem.constrained):
             self._totals.zero_()
-        due = warm and self.every != "epoch" and not (self.steps - self.warmup) % self.every
-        if not due or not self.problem.constrained:
+            return False
+        if self.every == "epoch" or (self.steps - self.warmup) % self.every:
             return False
         moved = self._ascend()  # before the check below: it has a collective, which all ranks must enter
-        observed, self._observed = self._observed, False
+        observed = self._observed
+        self._observed = False
         if not moved and not observed:
             raise InputError("no losses to step on: call step(losses.detach()), or observe(losses.detach()) before it.")
         return moved
@@ -283,7 +287,8 @@ class PrimalDual(Generic[P]):
             ),
             (bool(lacks), f"expected a state of PrimalDual; got one that lacks {', '.join(lacks)}."),
         )
-        saved, here = torch.as_tensor(state["in_force"], device="cpu"), self.problem.in_force
+        saved = torch.as_tensor(state["in_force"], device="cpu")
+        here = self.problem.in_force
         refuse(
             (
                 not torch.equal(saved, here),
@@ -292,7 +297,9 @@ class PrimalDual(Generic[P]):
                 "first layer and the cap of the run that saved them.",
             ),
         )
-        self.steps, self.warmup, self.moved = state["steps"], state["warmup"], state["referred"]
+        self.steps = state["steps"]
+        self.warmup = state["warmup"]
+        self.moved = state["referred"]
         for name, vector in self._vectors.items():
             vector.copy_(_double(state[name]))
         for name, (vector, optimizer) in self._optimizers.items():
@@ -337,10 +344,10 @@ class PrimalDual(Generic[P]):
         totals = self._totals.clone()
         if not (distributed.is_available() and distributed.is_initialized()):
             return totals
-        held = torch.cat([self._multipliers, self.slack])
+        dual = torch.cat([self._multipliers, self.slack])
         device = "cpu" if "gloo" in distributed.get_backend() else torch.accelerator.current_accelerator() or "cpu"
         # All weights differ, so that two differences do not cancel by chance.
-        mark = held @ torch.linspace(1, 2, len(held), dtype=torch.float64, device="cpu")
+        mark = dual @ torch.linspace(1, 2, len(dual), dtype=torch.float64, device="cpu")
         shared = torch.cat([totals, torch.stack([mark, mark.square()])]).to(device)  # NCCL adds on the GPU
         distributed.all_reduce(shared)
         *summed, total, squares = shared.tolist()
@@ -367,7 +374,8 @@ class PrimalDual(Generic[P]):
         gap = self.problem.violations(losses, reference) / torch.where(self.problem.in_force, units, 1.0)
         if not torch.cat([losses, gap]).isfinite().all():
             raise NonFiniteLossError(f"a loss or a violation is not finite: {losses.tolist()}, {gap.tolist()}.")
-        self._reference, self.moved = reference, True
+        self._reference = reference
+        self.moved = True
         before = self._multipliers.clone()
         self._move(self._multipliers, self._ascent, gap - self.slack)
         if not self._multipliers.isfinite().all():

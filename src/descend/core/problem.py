@@ -22,6 +22,8 @@ class Problem:
     Attributes:
         in_force: Which constraints exist, (K,), bool. Multipliers, slack and violations are aligned with it, and 0
             where it is false.
+        constrained: Whether any constraint is in force.
+        inner: Whether the objective weighs any value but the last.
 
     Raises:
         InputError: If the objective is no such list, or the target can't read so many values.
@@ -39,21 +41,13 @@ class Problem:
         self.in_force = target.in_force(len(self.objective))
         if (shape := tuple(self.in_force.shape)) != (self.in_force.numel(),):
             raise InputError(f"violations must return one vector, a number per constraint; got the shape {shape}.")
+        self.constrained = bool(self.in_force.any())
+        self.inner = bool(self.objective[:-1].any())
 
     @classmethod
     def at_most_zero(cls, constraints: int) -> "Problem":
         """Minimise v_0 subject to v_k ≤ 0, for the values (objective, K constraint values)."""
         return cls(AtMostZero(), [1.0, *[0.0] * constraints])
-
-    @property
-    def constrained(self) -> bool:
-        """Whether any constraint is in force."""
-        return bool(self.in_force.any())
-
-    @property
-    def inner(self) -> bool:
-        """Whether the objective weighs any value but the last."""
-        return bool(self.objective[:-1].any())
 
     def goal(self, losses: Tensor) -> Tensor:
         """The objective Σ_i c_i v_i, a scalar."""
@@ -192,15 +186,21 @@ class DescentProblem(Problem):
             steps = StepTarget(
                 depth, alpha, cap, first=first, form=form, stop_gradient=stop_gradient, cap_layer=cap_layer
             )
-        super().__init__(target or steps, [0.0] * depth + [1.0] if objective is None else objective)
+        if objective is None:
+            objective = [0.0] * depth + [1.0]
+        super().__init__(target or steps, objective)
         if len(self.in_force) != depth + 1:
             raise InputError(
                 f"violations of a model's layers must be L+1 = {depth + 1} numbers, entry 0 that of a cap or 0; got "
                 f"{len(self.in_force)}. For other constraints give a Problem to PrimalDual."
             )
-        self.depth, self.first = depth, first
-        self.alpha, self.form, self.stop_gradient = steps.alpha, steps.form, steps.stop_gradient
-        self.cap, self.cap_layer = steps.cap, steps.cap_layer
+        self.depth = depth
+        self.first = first
+        self.alpha = steps.alpha
+        self.form = steps.form
+        self.stop_gradient = steps.stop_gradient
+        self.cap = steps.cap
+        self.cap_layer = steps.cap_layer
 
     def pieces(self, losses: Tensor) -> Tensor:
         """The smooth functions that `join` makes the violations of, (K, L+1), see `Target.pieces`."""
@@ -209,7 +209,9 @@ class DescentProblem(Problem):
     @staticmethod
     def join(pieces: Tensor) -> Tensor:
         """The violations (L+1,) from their `pieces` (K, L+1); does not fall where a piece rises."""
-        return pieces[0] if len(pieces) == 1 else torch.maximum(pieces[0], pieces[1:].amin(0))
+        if len(pieces) == 1:
+            return pieces[0]
+        return torch.maximum(pieces[0], pieces[1:].amin(0))
 
     def bounds(self, losses: Tensor) -> Tensor:
         """The right-hand side of each constraint, (L+1,), see `Target.bounds`; 0 if not in force."""

@@ -147,7 +147,9 @@ class StepTarget(Target):
         self.alpha = None if alpha is None else step_sizes(alpha, depth)
         self.cap = cap if self.alpha else None
         self.cap_layer = first if cap_layer is None else cap_layer
-        self.first, self.form, self.stop_gradient = first, form, stop_gradient
+        self.first = first
+        self.form = form
+        self.stop_gradient = stop_gradient
         rates = [0.0, *(self.alpha or [0.0] * depth)]
         self.rates = 1 - torch.tensor(rates, dtype=torch.float64, device="cpu")  # 1 − α is computed only here
         self._in_force = (torch.arange(depth + 1, device="cpu") > first) & (self.alpha is not None)
@@ -182,7 +184,9 @@ class StepTarget(Target):
 
     def _above(self, losses: Tensor, right: Tensor, form: Form) -> Tensor:
         """The violations, where the losses on the right-hand side are ``right``."""
-        in_force, rates, divisors = self._in_force.to(losses.device), self.rates.to(losses), before(right)
+        in_force = self._in_force.to(losses.device)
+        rates = self.rates.to(losses)
+        divisors = before(right)
         if form == "ratio":
             divisors = divisors.where(in_force, 1.0)  # a loss of 0 elsewhere would make the gradient 0·∞ = NaN
             above = losses / divisors - rates
@@ -238,7 +242,9 @@ class GeometricTarget(Target):
             (not 0 <= strength <= 1, f"strength must lie in [0, 1]; got {strength}."),
             (not 0 < margin <= 0.5, f"margin must lie in (0, 0.5]; got {margin}."),
         )
-        self.strength, self.first, self.margin = float(strength), first, margin
+        self.strength = float(strength)
+        self.first = first
+        self.margin = margin
 
     def in_force(self, size: int) -> Tensor:
         """The layers after ``first``."""
@@ -258,7 +264,8 @@ class GeometricTarget(Target):
 
     def pieces(self, values: Tensor) -> list[Tensor]:
         """f_l less step_l, and less each of the two lines."""
-        unbounded, floor = values[: self.first + 1], self._floor(values)
+        unbounded = values[: self.first + 1]
+        floor = self._floor(values)
         distances = self._distances(values, values, values)
         return [values - torch.cat([unbounded, floor + distance]) for distance in distances]
 
@@ -277,15 +284,11 @@ class GeometricTarget(Target):
 
     def _lower(self, losses: Tensor, ends: Tensor, reference: Tensor) -> Tensor:
         """The bounds, (L+1,): of `_distances` those that are chosen at the reference, above the floor."""
-        chosen = self._chosen(reference)[None]
-        bounds = self._floor(ends) + self._distances(losses, ends, reference).gather(0, chosen)[0]
-        return torch.cat([losses[: self.first + 1], bounds])
-
-    def _chosen(self, reference: Tensor) -> Tensor:
-        """Which of the `_distances` is the bound's, its number, (L−F,)."""
         step, from_first, from_last = self._distances(reference, reference, reference)
         line = torch.where(from_first >= (1 - ROUNDING) * from_last, 1, 2)  # at s = 1 they are equal at layer L
-        return torch.where(step <= torch.where(line == 1, from_first, from_last), 0, line)
+        chosen = torch.where(step <= torch.where(line == 1, from_first, from_last), 0, line)
+        distances = self._distances(losses, ends, reference).gather(0, chosen[None])[0]
+        return torch.cat([losses[: self.first + 1], self._floor(ends) + distances])
 
     def _floor(self, losses: Tensor) -> Tensor:
         """f*, a scalar."""

@@ -35,17 +35,25 @@ def verdict(problem: DescentProblem, layers: LayerLosses, *, asked: bool = True)
             f"a verdict needs at least 2 samples to know its confidence interval; got {len(layers.losses)}.",
         )
     )
-    mean, in_force = layers.losses.mean(0), problem.in_force
+    in_force = problem.in_force
+    mean = layers.losses.mean(0)
     refuse_negative(mean)
-    violations, bounds, pieces = problem.violations(mean), problem.bounds(mean), problem.pieces(mean)
+    violations = problem.violations(mean)
+    bounds = problem.bounds(mean)
+    pieces = problem.pieces(mean)
     slopes = torch.func.jacrev(problem.pieces)(mean)
     margin = margin_of_error(layers, slopes, tails=2 * max(1, int(in_force.sum())))
     # The violation of a constraint that is not in force is 0, and so is its interval.
-    low, high = (problem.join(ends).where(in_force, 0.0) for ends in (pieces - margin, pieces + margin))
+    low = problem.join(pieces - margin).where(in_force, 0.0)
+    high = problem.join(pieces + margin).where(in_force, 0.0)
+    intervals = list(zip(low.tolist(), high.tolist(), strict=True))
     # A loss that is not finite meets no constraint.
     broken = (low > 0) | (violations > VIOLATION_TOLERANCE * bounds) | ~violations.isfinite()
     undecided = ~broken & ~(high <= 0)  # an interval that is unknown decides nothing
-    intervals = list(zip(low.tolist(), high.tolist(), strict=True))
+    decided = not (broken | undecided).any().item()
+    bounds_in_force = [
+        bound if exists else None for bound, exists in zip(bounds.tolist(), in_force.tolist(), strict=True)
+    ]
     return Verdict(
         asked=asked,
         violations=violations[1:].tolist(),
@@ -56,11 +64,9 @@ def verdict(problem: DescentProblem, layers: LayerLosses, *, asked: bool = True)
         violated=broken.nonzero().flatten().tolist(),
         undecided=undecided.nonzero().flatten().tolist(),
         feasible=not broken.any().item(),
-        certain=not (broken | undecided).any().item() and layers.group_count >= ENOUGH_GROUPS,
+        certain=decided and layers.group_count >= ENOUGH_GROUPS,
         groups=layers.group_count,
-        bounds=[
-            bound if asked else None for bound, asked in zip(bounds[1:].tolist(), in_force[1:].tolist(), strict=True)
-        ],
+        bounds=bounds_in_force[1:],
         certified=certified_falls(layers),
     )
 

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -92,15 +92,6 @@ class Calls:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
 
-    def called(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Record that a block was called."""
-        self.names.append(name)
-        self.inputs.append(_first_tensor([*args, *kwargs.values()], f"the input of {type(block).__name__}"))
-
-    def returned(self, block: nn.Module, output: Any) -> None:
-        """Record what a block returned."""
-        self.outputs.append(_first_tensor(output, f"the output of {type(block).__name__}"))
-
     @property
     def states(self) -> tuple[Tensor, ...]:
         """h_0 … h_L."""
@@ -159,7 +150,9 @@ class HookedModel(WrappedModel):
         super().__init__(network)
         self.depth = depth
         self.first_layer = first_layer
-        self._block_names, self._readout, self._embeddings = tuple(blocks), readout, embeddings
+        self._block_names = tuple(blocks)
+        self._readout = readout
+        self._embeddings = embeddings
         self._verified = False
 
     @property
@@ -205,8 +198,7 @@ class HookedModel(WrappedModel):
         Raises:
             InputError: See `layered`.
         """
-        with self._recording() as record:
-            output = self._call(inputs)
+        record, output = self._run(inputs)
         if len(record.outputs) != self.depth:
             raise InputError(
                 f"the blocks of {type(self.network).__name__} were called {len(record.outputs)} times in a forward "
@@ -229,21 +221,20 @@ class HookedModel(WrappedModel):
 
     def reads_places(self, inputs: Any) -> bool:
         """Whether `predictions` are those at the ``places`` of some inputs, which the module itself does not take."""
-        return isinstance(inputs, Mapping) and PLACES in inputs and PLACES not in _parameters(self.network)
+        return isinstance(inputs, Mapping) and PLACES in inputs and PLACES not in self._parameters_of_forward
 
-    def _call(self, inputs: Any) -> Any:
-        """The module's output of arguments by position, or of those by name that its ``forward`` names."""
-        if not isinstance(inputs, Mapping):
-            return self.network(*inputs) if isinstance(inputs, tuple) else self.network(inputs)
-        parameters = _parameters(self.network)
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            inputs = {name: value for name, value in inputs.items() if name in parameters}
-        return self.network(**inputs)
+    def _run(self, inputs: Any) -> tuple[Calls, Any]:
+        """The blocks' calls in a forward pass, and its output; no hook is left after it.
 
-    @contextmanager
-    def _recording(self) -> Iterator[Calls]:
-        """Record the blocks' calls inside the ``with`` block; no hook is left after it."""
-        record, gradients = Calls(), torch.is_grad_enabled()
+        Args:
+            inputs: Arguments by position, or those by name, of which ``forward`` is given those that it names.
+        """
+        record = Calls()
+        gradients = torch.is_grad_enabled()
+
+        def before(name: str, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            record.names.append(name)
+            record.inputs.append(_first_tensor([*args, *kwargs.values()], f"the input of {type(block).__name__}"))
 
         def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if gradients and not torch.is_grad_enabled():
@@ -251,20 +242,31 @@ class HookedModel(WrappedModel):
                     f"{type(block).__name__} runs without gradients inside a forward pass that needs them, so inner "
                     "exits would not train. With activation checkpointing, choose use_reentrant=False."
                 )
-            record.returned(block, output)
+            record.outputs.append(_first_tensor(output, f"the output of {type(block).__name__}"))
 
         with ExitStack() as hooks:
             for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
-                hooks.enter_context(block.register_forward_pre_hook(partial(record.called, name), with_kwargs=True))
+                hooks.enter_context(block.register_forward_pre_hook(partial(before, name), with_kwargs=True))
                 hooks.enter_context(block.register_forward_hook(after))
-            yield record
+            if not isinstance(inputs, Mapping):
+                return record, self.network(*inputs) if isinstance(inputs, tuple) else self.network(inputs)
+            named = self._parameters_of_forward
+            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in named.values()):
+                inputs = {name: value for name, value in inputs.items() if name in named}
+            return record, self.network(**inputs)
+
+    @property
+    def _parameters_of_forward(self) -> Mapping[str, inspect.Parameter]:
+        """What the module's ``forward`` names."""
+        return inspect.signature(self.network.forward).parameters
 
     @torch.no_grad()
     def _verify(self, record: Calls, output: Any) -> None:
         """Check once that the blocks form a chain and that ``readout(h_L)`` is the module's own output."""
         record.refuse_no_chain(self.network, self._block_names)
         with torch.random.fork_rng(devices=cuda_devices(self.network)):
-            read, again = self.readout(record.outputs[-1]), self.readout(record.outputs[-1])
+            read = self.readout(record.outputs[-1])
+            again = self.readout(record.outputs[-1])
         refuse_no_prediction(self.network, read)
         if self.network.training and not close(read, again):
             return  # the readout has dropout: compare in the first pass in eval mode
@@ -290,7 +292,8 @@ def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[s
 
 def _left_out(module: nn.Module, names: Sequence[str]) -> list[str]:
     """The modules before the first block, in the same container, that are like it and not named."""
-    first, (parent, _, _) = module.get_submodule(names[0]), names[0].rpartition(".")
+    first = module.get_submodule(names[0])
+    parent, _, _ = names[0].rpartition(".")
     container = module.get_submodule(parent)
     left_out: list[str] = []
     if not isinstance(container, nn.ModuleList | nn.ModuleDict | nn.Sequential):
@@ -321,10 +324,6 @@ def _dotted_name(module: nn.Module, part: str | nn.Module, argument: str) -> str
         f"{argument} must be a submodule of {type(module).__name__}, the module that is trained and saved, or its "
         f"dotted name; got {given}. Its direct submodules are {near}."
     )
-
-
-def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(module.forward).parameters
 
 
 def refuse_no_prediction(network: nn.Module, read: Any) -> None:
@@ -378,4 +377,6 @@ def _tensors(values: Any) -> list[Tensor]:
     """The tensors in a tensor, tuple, list or mapping, in their order."""
     if isinstance(values, Mapping):
         values = list(values.values())
-    return [value for value in (values if isinstance(values, tuple | list) else [values]) if isinstance(value, Tensor)]
+    elif not isinstance(values, tuple | list):
+        values = [values]
+    return [value for value in values if isinstance(value, Tensor)]

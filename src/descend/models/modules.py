@@ -183,9 +183,13 @@ def close(first: Tensor, second: Tensor) -> bool:
         return False
     if not first.is_floating_point():
         return torch.equal(first, second)
-    tolerance = 0.1 * max(torch.finfo(each.dtype).eps for each in (first, second)) ** 0.5
-    scale = float(second.detach().nan_to_num(0.0, 0.0, 0.0).abs().max()) if second.numel() else 0.0
-    atol = tolerance * max(scale, 1e-6)
+    coarser = max(torch.finfo(first.dtype).eps, torch.finfo(second.dtype).eps)
+    tolerance = 0.1 * coarser**0.5
+    scale = 1e-6
+    if second.numel():
+        largest = second.detach().nan_to_num(0.0, 0.0, 0.0).abs().max()
+        scale = max(float(largest), scale)
+    atol = tolerance * scale
     return torch.allclose(first.double(), second.double(), rtol=tolerance, atol=atol, equal_nan=True)
 
 

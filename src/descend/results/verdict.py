@@ -87,16 +87,13 @@ class Verdict(Part):
     @property
     def not_significant(self) -> list[int]:
         """The broken constraints whose miss may be chance, because groups are few or the interval contains 0."""
-        violations, intervals = [self.cap_violation, *self.violations], [self.cap_interval, *self.violation_intervals]
-        return [
-            layer
-            for layer, (violation, ends) in enumerate(zip(violations, intervals, strict=False))
-            if layer in self.violated
-            and violation is not None
-            and math.isfinite(violation)
-            and ends is not None
-            and (self.few_groups or not ends[0] > 0)
-        ]
+        intervals = dict(enumerate([self.cap_interval, *self.violation_intervals]))
+        may_be_chance = []
+        for constraint in self._known_violations:
+            ends = intervals.get(constraint)
+            if ends is not None and (self.few_groups or not ends[0] > 0):
+                may_be_chance.append(constraint)
+        return may_be_chance
 
     @property
     def status(self) -> Status:
@@ -113,12 +110,16 @@ class Verdict(Part):
     @property
     def missed(self) -> list[float]:
         """By which share of their bounds the broken constraints are missed, where that is known."""
-        violations, bounds = [self.cap_violation, *self.violations], [self.cap, *self.bounds]
-        return [
-            violation / bound
-            for layer, (violation, bound) in enumerate(zip(violations, bounds, strict=False))
-            if layer in self.violated and violation is not None and math.isfinite(violation) and bound
-        ]
+        bounds = dict(enumerate([self.cap, *self.bounds]))
+        known = self._known_violations.items()
+        return [violation / bound for constraint, violation in known if (bound := bounds.get(constraint))]
+
+    @property
+    def _known_violations(self) -> dict[int, float]:
+        """Broken constraint → its violation, where that is a finite number."""
+        violations = enumerate([self.cap_violation, *self.violations])
+        broken = {constraint: by for constraint, by in violations if constraint in self.violated}
+        return {constraint: by for constraint, by in broken.items() if by is not None and math.isfinite(by)}
 
     @property
     def worst(self) -> float:

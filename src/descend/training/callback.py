@@ -1,63 +1,13 @@
-"""Callbacks of the training loop: the dual step after each primal step, and early stopping."""
+"""Early stopping, by the comparison of models that chooses the best one."""
 
 import logging
-import math
-from collections.abc import Callable
 from typing import Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import IntervalStrategy
+from transformers import EarlyStoppingCallback, TrainerControl, TrainerState
 
-from descend.training.loader import steps_of_epoch
 from descend.training.selection import Selection
-from descend.training.step import Step
 
 logger = logging.getLogger(__name__)
-
-
-class DualStep(TrainerCallback):
-    """Takes the dual step when the training loop ends a step or an epoch.
-
-    Args:
-        step: The steps of the run.
-        begin: Called at the start of a run that does not resume another.
-    """
-
-    def __init__(self, step: Step, begin: Callable[[], None]):
-        self.step = step
-        self.begin = begin
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Set the warm-up and the horizon, which are not known earlier, and begin a new run."""
-        self.steps = steps_of_epoch(args, state, kwargs["train_dataloader"])
-        dual = self.step.dual
-        # Warm-up never starts again, not even in a longer run.
-        if not (dual.steps and dual.warm):
-            dual.warmup = args.warmup(state.max_steps, self.steps)
-        dual.plan(math.ceil(state.max_steps / self.steps) if dual.every == "epoch" else state.max_steps)
-        self.postponed = False
-        if state.global_step:
-            args.eval_on_start = False  # it was done before the interruption
-        else:
-            self.begin()
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """End the epoch before, if there was one: so a run resumed from an epoch's last checkpoint ends it too."""
-        if state.global_step and state.global_step % self.steps == 0:
-            self.step.end_epoch(state.global_step)
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Take the dual step, and postpone a save at the end of an epoch."""
-        self.step.end(state.global_step)
-        # Save after the evaluation and the log at the end of the epoch, which a resumed run does not repeat.
-        measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
-        if control.should_save and measured and state.global_step % self.steps == 0:
-            control.should_save, self.postponed = False, True
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Do the postponed save."""
-        if self.postponed:
-            control.should_save, self.postponed = True, False
 
 
 class EarlyStopping(EarlyStoppingCallback):

@@ -261,8 +261,27 @@ class Checkpoints:
         return state
 
     def read(self, checkpoint: str) -> dict[str, Any]:
-        """This rank's state in a checkpoint; see `read_state`."""
-        return read_state(Path(checkpoint), self.args.process_index, self.ranks.number)
+        """This rank's state in a checkpoint.
+
+        Raises:
+            InputError: If the checkpoint is that of another number of processes, or of another version.
+        """
+        file = Path(checkpoint) / STATE_FILE.format(self.args.process_index)
+        if not file.is_file():
+            raise InputError(
+                f"{checkpoint} has no {file.name}: fewer processes or Descend 0.1 saved it. Go on with as many, or "
+                "with that version."
+            )
+        state = read_json(file)
+        needed = {"dual", "since_log", "logged", "outlook", "processes"}
+        if not isinstance(state, dict) or not state.keys() >= needed:
+            raise InputError(f"{file} is not state that this version of Descend wrote. Go on from another checkpoint.")
+        if state["processes"] != self.ranks.number:
+            raise InputError(
+                f"{checkpoint} is that of {state['processes']} processes, each with its own noise and losses; go on "
+                f"with as many. Got {self.ranks.number}."
+            )
+        return state
 
     def load(self, checkpoint: str) -> None:
         """Restore this rank's state of the run from a checkpoint."""
@@ -345,35 +364,6 @@ class Checkpoints:
 
         if fault := self.ranks.from_main(look):
             raise InputError(fault)
-
-
-def read_state(checkpoint: Path, rank: int, ranks: int) -> dict[str, Any]:
-    """Read a rank's state of the run that Transformers does not save.
-
-    Args:
-        checkpoint: The checkpoint's folder.
-        rank: This process's rank.
-        ranks: The number of processes.
-
-    Raises:
-        InputError: If the checkpoint is that of another number of processes, or of another version.
-    """
-    file = checkpoint / STATE_FILE.format(rank)
-    if not file.is_file():
-        raise InputError(
-            f"{checkpoint} has no {file.name}: fewer processes or Descend 0.1 saved it. Go on with as many, or with "
-            "that version."
-        )
-    state = read_json(file)
-    needed = {"dual", "since_log", "logged", "outlook", "processes"}
-    if not isinstance(state, dict) or not state.keys() >= needed:
-        raise InputError(f"{file} is not state that this version of Descend wrote. Go on from another checkpoint.")
-    if state["processes"] != ranks:
-        raise InputError(
-            f"{checkpoint} is that of {state['processes']} processes, each with its own noise and losses; go on "
-            f"with as many. Got {ranks}."
-        )
-    return state
 
 
 def rename_damaged(checkpoint: Path, fault: str) -> None:

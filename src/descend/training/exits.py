@@ -25,8 +25,10 @@ def give_own_exits(objective: Objective, args: DescentArguments) -> bool:
     Raises:
         InputError: If the model can't have some.
     """
-    model, had = objective.model, objective.own
-    name, has_head = type(model.saved).__name__, isinstance(model, LibraryModel)
+    model = objective.model
+    had = objective.own
+    name = type(model.saved).__name__
+    has_head = isinstance(model, LibraryModel)
     refuse(
         (
             args.head_lr_ratio != 1 and not has_head,

@@ -183,7 +183,13 @@ class TrainerHooks(Trainer):
     ) -> tuple[nn.Module, DataLoader]:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self._keep_users_model()
+        if not self.state.global_step:
+            self.begin_run()
         return prepared
+
+    @abstractmethod
+    def begin_run(self) -> None:
+        """Begin a run that does not resume another."""
 
     def _keep_users_model(self) -> None:
         """Put the user's model back: under FSDP Transformers sets ``model`` to what Accelerate prepared."""

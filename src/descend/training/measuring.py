@@ -48,8 +48,10 @@ class Predictions:
     def add_kept(self, layers: LayerLosses) -> None:
         """Add the logits that a measurement has kept, and that a temperature may have divided, batch by batch."""
         if layers.logits is not None:
-            rows = (layers.logits[0][:, -1], layers.logits[1], layers.losses[:, -1])
-            for batch in zip(*(values.split(self.args.eval_batch_size) for values in rows), strict=True):
+            logits, labels = layers.logits
+            size = self.args.eval_batch_size
+            columns = logits[:, -1].split(size), labels.split(size), layers.losses[:, -1].split(size)
+            for batch in zip(*columns, strict=True):
                 self.add(*batch)
 
     def metrics(self) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class Outlook:
         """
         if self.problem.alpha is None:
             return []
-        self._reports = [*self._reports[1 - 4 * self.patience :], (losses.tolist(), multipliers.tolist())]
+        earlier = self._reports[1 - 4 * self.patience :]
+        self._reports = [*earlier, (losses.tolist(), multipliers.tolist())]
         new = {key: sentence for key, sentence in self._faults() if key not in self._warned}
         self._warned |= new.keys()
         return list(new.values())
@@ -66,7 +67,8 @@ class Outlook:
         """The warnings that are due, by key."""
         if len(self._reports) <= self.patience:
             return
-        problem, columns = self.problem, zip(*self._reports, strict=True)
+        problem = self.problem
+        columns = zip(*self._reports, strict=True)
         losses, multipliers = (torch.tensor(each, dtype=torch.float64, device="cpu") for each in columns)
         bounds = torch.stack([problem.bounds(each) for each in losses]).where(problem.in_force, 1.0)
         gaps = torch.stack([problem.violations(each) for each in losses]) / bounds
@@ -76,13 +78,16 @@ class Outlook:
 
     def _out_of_reach(self, losses: Tensor, multipliers: Tensor, gaps: Tensor) -> Iterator[tuple[int, str]]:
         """Warnings of losses that no layer has reached, from reports (R, L+1)."""
-        problem, recent, least = self.problem, slice(-self.patience - 1, None), losses.min()
+        problem = self.problem
+        recent = slice(-self.patience - 1, None)
+        least = losses.min()
         start = losses[recent, problem.first]
         todo = "lower alpha" if problem.cap is None else "lower alpha or raise the cap"
         if problem.cap is not None and problem.cap_layer == problem.first and not problem.stop_gradient:
             start = start.clamp(min=problem.cap)
         shares = torch.tensor([limit or 1.0 for limit in problem.limits], dtype=torch.float64, device="cpu").cumprod(0)
-        allowed, last = start[-1] * shares, losses[-1]
+        allowed = start[-1] * shares
+        last = losses[-1]
         gap = losses[recent, -1] / (start * shares[-1]) - 1
         # A gap below a tenth is normal: violations shrink slowly near feasibility.
         if allowed[-1] < least and _stays(gap) and gap.min() >= 0.1:
@@ -94,7 +99,8 @@ class Outlook:
             )
         asked = "loss" if problem.form == "difference" else "ratio to the loss before"
         for layer in range(1, problem.depth + 1):
-            gap, grown = gaps[recent, layer], multipliers[recent, layer]
+            gap = gaps[recent, layer]
+            grown = multipliers[recent, layer]
             # Below 1 a multiplier does not outweigh the objective yet, and progress may only be slow.
             outweighs = grown[-1] >= 1 and bool((grown.diff() > 0).all())
             if allowed[layer] < least and _stays(gap) and gap.min() > 0 and outweighs:
@@ -109,13 +115,16 @@ class Outlook:
 
     def _raised(self, losses: Tensor, multipliers: Tensor, gaps: Tensor) -> Iterator[tuple[int, str]]:
         """The warning of a layer that is raised above its own bound, from reports (R, L+1)."""
-        problem, own = self.problem, gaps.clone()
-        own[:, 0] = 0.0
-        own[:, problem.cap_layer] = torch.maximum(own[:, problem.cap_layer], gaps[:, 0])
-        negative = torch.stack([problem.weights(*each) for each in zip(multipliers, losses, strict=True)]) < 0
-        counts = torch.stack([negative, own > 0.1]).unflatten(1, (2, -1)).sum(2)  # (both, halves, L+1)
+        problem = self.problem
+        of_layer = gaps.clone()
+        of_layer[:, 0] = 0.0
+        capped = problem.cap_layer
+        of_layer[:, capped] = torch.maximum(of_layer[:, capped], gaps[:, 0])
+        weights = [problem.weights(*report) for report in zip(multipliers, losses, strict=True)]
+        both = torch.stack([torch.stack(weights) < 0, of_layer > 0.1])
+        counts = both.unflatten(1, (2, -1)).sum(2)  # (both, halves, L+1)
         often = (counts.amin((0, 1)) >= self.patience / 2).nonzero().flatten().tolist()
-        if due := [layer for layer in often if _stays(own[:, layer].clamp(min=0.0))]:
+        if due := [layer for layer in often if _stays(of_layer[:, layer].clamp(min=0.0))]:
             raised, broken = counts[:, :, due[0]].sum(1).tolist()
             yield (
                 RAISED,

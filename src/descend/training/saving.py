@@ -1,7 +1,6 @@
 """What a model is saved with: its weights, what it was trained with, its tokenizer and its card."""
 
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from transformers import PreTrainedModel
 
 from descend.core import DescentProblem, PrimalDual
 from descend.models import save_module
-from descend.noise import Noise
 from descend.objective import Objective
 from descend.results import (
     Summary,
@@ -24,22 +22,6 @@ from descend.results import (
     verdict_sentence,
     without_adapters,
 )
-from descend.training.config import DescentArguments
-
-
-def trained_with(args: DescentArguments, noise: Noise | None, temperature: float) -> Trained:
-    """What a model is trained with, which is saved with it."""
-    of_noise: dict[str, Any] = {}
-    if noise is not None:
-        of_noise = {"noise": noise.level, "noise_is": noise.noise_is, "shift": noise.kind}
-    return Trained(
-        version=version("descend"),
-        method=args.method,
-        seed=args.seed,
-        problem=args.constraints,
-        temperature=temperature,
-        **of_noise,
-    )
 
 
 def gathered(objective: Objective) -> dict[str, Any] | None:

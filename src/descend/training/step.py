@@ -11,22 +11,25 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers import TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import IntervalStrategy
 
 from descend.core import DescentProblem, LossSums, PrimalDual, refuse_negative
 from descend.errors import InputError, NonFiniteLossError
 from descend.methods import Method
 from descend.objective import LOSS_IS_OURS, BatchLosses, Objective
 from descend.training.checkpoints import way_on
-from descend.training.loader import IDLE
+from descend.training.loader import IDLE, steps_of_epoch
 from descend.training.outlook import Outlook
 from descend.training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
 
-class Step:
+class Step(TrainerCallback):
     """Takes the steps of a run, and keeps what they leave: the multipliers, and the losses for the log.
+
+    `compute_loss` calls `loss`, and the training loop calls this callback when it ends a step or an epoch.
 
     The training loss is the Lagrangian, eq. (5); after every optimizer step comes the dual step, Algorithm 1. A layer's
     loss is the sum over all targets of the step, in all micro-batches and on all ranks, divided by their number. A loss
@@ -55,7 +58,6 @@ class Step:
         self.objective = objective
         self.method = method
         self.dual = dual
-        self.constrained = dual.problem.constrained
         self.accelerator = accelerator
         self.ranks = ranks
         self.folder = folder
@@ -75,6 +77,18 @@ class Step:
         self.logged = LossSums(problem.depth, self.other_sums)
         """Of all logs so far, over all ranks."""
         self.sums.clear()
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Set the warm-up and the horizon, which are not known earlier."""
+        self.steps_of_epoch = steps_of_epoch(args, state, kwargs["train_dataloader"])
+        self.save_is_postponed = False
+        # Warm-up never starts again, not even in a longer run.
+        if not (self.dual.steps and self.dual.warm):
+            self.dual.warmup = args.warmup(state.max_steps, self.steps_of_epoch)
+        by_epoch = self.dual.every == "epoch"
+        self.dual.plan(math.ceil(state.max_steps / self.steps_of_epoch) if by_epoch else state.max_steps)
+        if state.global_step:
+            args.eval_on_start = False  # it was done before the interruption
 
     def loss(
         self, model: nn.Module, inputs: dict[str, Any], targets: Tensor | int | None, state: TrainerState
@@ -121,7 +135,9 @@ class Step:
         self.norm = None
         if norm is not None and scaler is None:  # a scaler checks gradients itself, and skips the step
             self.norm = norm.full_tensor() if hasattr(norm, "full_tensor") else torch.as_tensor(norm)  # FSDP2 shards it
-        suspect = self.sums.fault is not None or (self.constrained and bool((self.sums.values < 0).any()))
+        suspect = self.sums.fault is not None
+        if self.dual.problem.constrained:
+            suspect |= bool((self.sums.values < 0).any())
         if self.ranks.number == 1:
             return suspect or not (self.norm is None or math.isfinite(self.norm))
         bad = torch.tensor(float(suspect)).to(self.ranks.device, non_blocking=True)
@@ -162,11 +178,8 @@ class Step:
             self.drop()
             raise InputError(f"step {step + 1}: {error} {keep()}") from None
 
-    def end(self, step: int) -> None:
-        """Take the dual step after the optimizer's, unless a gradient scaler skipped that one.
-
-        Args:
-            step: The steps taken, with this one.
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Take the dual step after the optimizer's, unless a gradient scaler skipped that one; may postpone a save.
 
         Raises:
             NonFiniteLossError: If a multiplier would not be finite; it stops all ranks, which use the same sums.
@@ -174,18 +187,29 @@ class Step:
         scaler = self.accelerator.scaler  # whose scale falls at a skipped step; Accelerate misses a fused optimizer's
         if self.accelerator.optimizer_step_was_skipped or (scaler is not None and scaler.get_scale() < self.scale):
             self.drop()
-            return
-        counts = self.since_log.counts
-        if self.sums.counts[0] and counts[0] < counts[-1]:
-            # Warm-up, which reads the last exit only, has just ended: average all layers over the same steps.
-            self.since_log.restart()
-        self.since_log.add(self.sums)
-        self._ascend(partial(self.dual.step, self.sums), step)
-        self.sums.clear()
+        else:
+            counts = self.since_log.counts
+            if self.sums.counts[0] and counts[0] < counts[-1]:
+                # Warm-up, which reads the last exit only, has just ended: average all layers over the same steps.
+                self.since_log.restart()
+            self.since_log.add(self.sums)
+            self._ascend(partial(self.dual.step, self.sums), state.global_step)
+            self.sums.clear()
+        # Save after the evaluation and the log at the end of the epoch, which a resumed run does not repeat.
+        measured = IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy)
+        if control.should_save and measured and state.global_step % self.steps_of_epoch == 0:
+            control.should_save = False
+            self.save_is_postponed = True
 
-    def end_epoch(self, step: int) -> None:
-        """Take the dual step of an epoch, if the schedule has one, after ``step`` steps."""
-        self._ascend(self.dual.end_epoch, step)
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Do a postponed save."""
+        control.should_save |= self.save_is_postponed
+        self.save_is_postponed = False
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """End the epoch before, if there was one: so a run resumed from an epoch's last checkpoint ends it too."""
+        if state.global_step and state.global_step % self.steps_of_epoch == 0:
+            self._ascend(self.dual.end_epoch, state.global_step)
 
     def _ascend(self, move: Callable[[], Any], step: int) -> None:
         try:
@@ -208,16 +232,17 @@ class Step:
         sums = self.since_log.with_numbers(self.ranks.sum(self.since_log.numbers))
         self.since_log.clear()
         self.logged.add(sums)
-        first, losses, problem = sums.first, sums.means, self.dual.problem
+        first = sums.first
+        losses = sums.means
         weights = self.method.weights(state.global_step, state.max_steps)
         rows: dict[str, tuple[int, list[float]]] = {"loss": (first, losses.tolist()), "weight": (0, weights)}
-        if not self.constrained:
+        if not self.dual.problem.constrained:
             return sums, rows
         rows["multiplier"] = 0, self.dual.multipliers.tolist()
         rows["slack"] = 1, self.dual.slack[1:].tolist()
         if first:
             return sums, rows
-        rows["violation"] = 1, problem.violations(losses)[1:].tolist()
+        rows["violation"] = 1, self.dual.problem.violations(losses)[1:].tolist()
         if self.dual.warm and self.ranks.is_main and losses.isfinite().all():
             for sentence in self.outlook.report(losses, self.dual.multipliers):
                 logger.warning(f"step {state.global_step}: {sentence}")

@@ -1,7 +1,7 @@
 """DescentTrainer: Transformers' Trainer with the Lagrangian as its loss and a dual step after each primal step.
 
 `DescentMixin` implements it for any trainer that is derived from `Trainer`: thin overrides of its public methods, which
-call the parts of a run, `Step`, `Loader`, `Checkpoints`, `Measurer`, `Judge` and `Selection`. Those of private
+call the parts of a run, `Step`, `Loader`, `Checkpoints`, `Measurer` and `Selection`. Those of private
 methods are in ``hf_hooks``.
 """
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -48,18 +49,17 @@ from descend.results import (
 )
 from descend.tasks import Task
 from descend.tiles import TargetSample
-from descend.training.callback import DualStep, EarlyStopping
+from descend.training.callback import EarlyStopping
 from descend.training.checkpoints import Checkpoints, rotate, step_of
 from descend.training.checks import check_selection, overriding, try_metrics
 from descend.training.config import MEASURED, DescentArguments, DescentConfig
 from descend.training.exits import check_optimizer, fit_own_exits, give_own_exits, set_head_rate
 from descend.training.hf_hooks import TrainerHooks, refuse_arguments
-from descend.training.judging import Judge
 from descend.training.loader import Loader
 from descend.training.measuring import Measurer, Predictions, size_of
 from descend.training.outlook import Outlook
 from descend.training.ranks import Ranks
-from descend.training.saving import card, gathered, trained_with, write_dual, write_model
+from descend.training.saving import card, gathered, write_dual, write_model
 from descend.training.selection import Selection
 from descend.training.step import Step
 
@@ -135,9 +135,9 @@ class DescentMixin(TrainerHooks):
         self.records = Records(args.folder / RECORDS_FILE, args.folder.name)
         self.step = Step(objective, method, dual, self.accelerator, self.ranks, args.folder, self.other_sums)
         self.loader = Loader(objective.task, args, self.accelerator, self.ranks)
-        self.selection = Selection(args, method, dual, sets)
+        constraints = args.problem(depth, first)
+        self.selection = Selection(args, self.ranks, objective.task, method, dual, constraints, sets)
         self.checkpoints = Checkpoints(args, self.ranks, [self.step, self.selection])
-        self.judge = Judge(objective.task, self.ranks, args.problem(depth, first), self.selection.problem, method.asks)
         method.attach(self)
         problem = dual.problem
         if problem.alpha and not problem.stop_gradient and problem.cap is None and self.ranks.is_main:
@@ -146,7 +146,7 @@ class DescentMixin(TrainerHooks):
                 f"loss, and nothing bounds that of layer {problem.first}. Give a cap, such as loss/{problem.first} of "
                 "the first log, or leave stop_gradient out."
             )
-        self.add_callback(DualStep(self.step, self._begin_run))
+        self.add_callback(self.step)
         if args.patience is not None:
             self.add_callback(EarlyStopping(args.patience, self.selection))
 
@@ -184,7 +184,7 @@ class DescentMixin(TrainerHooks):
                 f"cap (--cap), such as loss/{problem.first} of the first log, and stop_gradient off."
             )
 
-    def _begin_run(self) -> None:
+    def begin_run(self) -> None:
         """Try the metrics, and begin a new run in the folder; multipliers keep their state."""
         if self.compute_metrics is not None and self.evaluates and not overriding(type(self), "evaluate"):
             sets = self.evaluated(self.eval_dataset) or {"": None}
@@ -381,20 +381,10 @@ class DescentMixin(TrainerHooks):
         is_own = eval_dataset is None or eval_dataset is self.eval_dataset
         if is_own and not self.is_in_train:
             self.checkpoints.refuse_foreign(None, self.method.asks, trains=False)
-        if isinstance(eval_dataset, str):
-            known = self.evaluated(self.eval_dataset)
-            if eval_dataset not in known:
-                raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {eval_dataset!r}.")
-            eval_dataset = known[eval_dataset]
-        datasets = self.evaluated(self.eval_dataset if is_own else eval_dataset)
-        if not datasets and overriding(type(self), "get_eval_dataloader"):
-            datasets = {"": None}
-        if not datasets:
-            raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
         metrics: dict[str, float] = {}
         losses: list[float] = []
         verdicts: list[Verdict] = []
-        for name, dataset in datasets.items():
+        for name, dataset in self._evaluation_sets(self.eval_dataset if is_own else eval_dataset).items():
             began = time.time()
             predictions = None if self.compute_metrics is None else self._predictions()
             loader = self.evaluation_loader(dataset, name if is_own else "")
@@ -402,29 +392,44 @@ class DescentMixin(TrainerHooks):
             self._samples = 0
             layers = self._measure(loader, predictions, calls_back=True)
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            further, candidate = self._further_metrics(layers), is_own and self.is_in_train
-            judged = self.judge.judge(layers, prefix, predictions, further, tempers=candidate)
-            named = judged.metrics
+            tempers = is_own and self.is_in_train
+            judged = self.selection.judge(layers, prefix, predictions, self._further_metrics(layers), tempers=tempers)
             verdicts.append(judged.verdict)
             batches = math.ceil(self._samples / self.args.eval_batch_size)  # as Transformers counts them
-            named |= speed_metrics(prefix, began, num_samples=self._samples, num_steps=batches)
+            speed = speed_metrics(prefix, began, num_samples=self._samples, num_steps=batches)
+            named = judged.metrics | speed
             self.log(named)
             metrics |= named
             losses.append(named[f"{prefix}_loss"])
             # Only the trainer's own evaluation set affects records and model selection.
             if is_own and self.is_world_process_zero():
+                mean = judged.layers.losses.mean(0).tolist()
                 self.records.rows(
-                    {"loss": judged.layers.losses.mean(0).tolist(), self.objective.task.metric: judged.layers.metrics},
+                    {"loss": mean, self.objective.task.metric: judged.layers.metrics},
                     step=self.state.global_step,
                     split=f"validation {name}".rstrip(),
                     noise=self._level,
                 )
         # The card calls the trainer's own data the evaluation data.
-        if is_own and self.selection.judged(self.state.global_step, verdicts, losses):
+        if is_own and self.selection.add(self.state.global_step, verdicts, losses):
             self._save_best_feasible(judged.divisor)
         self.selection.chooses = is_own and metric_key_prefix == "eval"
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _evaluation_sets(self, dataset: Any) -> dict[str, Any]:
+        """Name → data set of an evaluation, from one, from several by name, or from the name of one."""
+        if isinstance(dataset, str):
+            known = self.evaluated(self.eval_dataset)
+            if dataset not in known:
+                raise InputError(f"eval_dataset must be one of {', '.join(known)}; got {dataset!r}.")
+            dataset = known[dataset]
+        datasets = self.evaluated(dataset)
+        if not datasets and overriding(type(self), "get_eval_dataloader"):
+            datasets = {"": None}
+        if not datasets:
+            raise InputError("expected an eval_dataset, of the trainer or of this call; got none.")
+        return datasets
 
     def _further_metrics(self, layers: LayerLosses) -> dict[str, float]:
         """Metrics of an evaluation that the task does not know, without the prefix of their names."""
@@ -452,7 +457,9 @@ class DescentMixin(TrainerHooks):
     @staticmethod
     def evaluated(dataset: Any) -> dict[str, Any]:
         """Name → data set; a single data set has the empty name."""
-        return dataset if isinstance(dataset, dict) else {} if dataset is None else {"": dataset}
+        if dataset is None:
+            return {}
+        return dataset if isinstance(dataset, dict) else {"": dataset}
 
     def evaluation_loader(self, dataset: Any, name: str = "") -> Any:
         """The batches of an evaluation set: of the user's `get_eval_dataloader`, or all samples in their order.
@@ -524,7 +531,7 @@ class DescentMixin(TrainerHooks):
             return
         ((name, dataset),) = self.evaluated(self.eval_dataset).items()
         measured = self._measure(self.evaluation_loader(dataset, name))
-        divisor = self.judge.divisor(measured)
+        divisor = self.selection.divisor(measured)
         if divisor is not None:
             self.objective.model.temper(divisor)
             self.temperature *= divisor
@@ -606,7 +613,18 @@ class DescentMixin(TrainerHooks):
     @property
     def trained(self) -> Trained:
         """What the model is trained with, which is saved with it."""
-        return trained_with(self.args, self.objective.noise, self.temperature)
+        noise = self.objective.noise
+        of_noise: dict[str, Any] = {}
+        if noise is not None:
+            of_noise = {"noise": noise.level, "noise_is": noise.noise_is, "shift": noise.kind}
+        return Trained(
+            version=version("descend"),
+            method=self.args.method,
+            seed=self.args.seed,
+            problem=self.args.constraints,
+            temperature=self.temperature,
+            **of_noise,
+        )
 
     def mark_model(self) -> None:
         """Note in the configuration of a Transformers model what it is trained with."""
