@@ -19,7 +19,7 @@ EVERYWHERE = {"recipes", "run", "cli", "__init__", "__main__"}
 EVERYONES = {"declared", "errors", "extras", "progress", "reading", "seeds", "writing"}
 TABLE = re.findall(r"^\| (`.*) \| (.*) \|$", PAGE.split("| room | may import |")[1].split("\n## ")[0], re.M)
 # A room (a package or a module directly in src/descend) → the rooms it may import, beside EVERYONES: the page's table.
-ARROWS = {room: set(re.findall(r"`(\w+)`", may)) for rooms, may in TABLE for room in re.findall(r"`(\w+)`", rooms)}
+ARROWS = {room: set(re.findall(r"\w+", may)) for rooms, may in TABLE for room in re.findall(r"`(\w+)`", rooms)}
 ARROWS |= {room: set() for room in EVERYONES}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {

@@ -10,8 +10,9 @@ from scipy.stats import t as student
 from descend import DescentProblem, GeometricTarget, InputError
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.satisfaction import certified_falls, margin_of_error, verdict
+from descend.report import certificate_sentence, verdict_sentence
 from descend.report.intervals import Jackknife
-from descend.results import Verdict, certificate_sentence, verdict_sentence
+from descend.results import Verdict
 
 
 def layers(losses, groups=None) -> LayerLosses:

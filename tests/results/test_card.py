@@ -13,8 +13,9 @@ from transformers import TrainingArguments
 import descend
 from descend.cli import main
 from descend.cli.settings import read_recipe
-from descend.results import RunConfig, Summary, read_summary, verdict_sentence
-from descend.results.card import CARD_FILE, card, write_card
+from descend.report import verdict_sentence
+from descend.report.card import card
+from descend.results import CARD_FILE, RunConfig, Summary, read_summary, write_card
 from descend.run.describing import stored, train_command, values_of
 from tests.support.networks import QUIET, network
 from tests.support.runs import train
@@ -26,7 +27,7 @@ SUMMARY = {
     **{"layer_metrics": {"0": [0.5, 0.7, 0.9], "1.0": [0.4, 0.6, None]}},
     **{"feasible": False, "layers_needed": {"noise": 1.0, "within": {"2": None}}},
     **{"violations": [-0.1, 0.2], "violation_intervals": [[-0.2, 0], [0.1, 0.3]]},
-    **{"verdict": "INFEASIBLE: layer 2 breaks its constraint on the test data.", "certificate": "Layer 1 by 3%."},
+    **{"violated": [2], "certified": [0.03, -0.1]},
     **{
         "samples": 100,
         "recipe": "text-distilbert",
@@ -57,7 +58,8 @@ def test_a_card_before_the_evaluation():
     assert others == ["text-generation", None]
 
 
-OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_intervals": [[None, None]] * 2}
+BROKEN = "INFEASIBLE: layer 2 breaks its constraint on the test data."
+OPEN = {"groups": 3, "violation_intervals": [[None, None]] * 2}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_interv
         (
             {},
             {},
-            [SUMMARY["verdict"], "Layer 1 by 3%.", "| 2 | 2 | 0.2 | 0.1 … 0.3 |", "| 1 | 0.7 | 0.6 |"],
+            [BROKEN, "layer 1 by 3.0%.", "| 2 | 2 | 0.2 | 0.1 … 0.3 |", "| 1 | 0.7 | 0.6 |"],
             "input itself",
         ),
         ({}, {}, ["| 2 | 0.9 | nan |", "| 0 | 0.9 | 1 |"], "license"),
@@ -76,11 +78,15 @@ OPEN = {"groups": 3, "verdict": "Open: 3.", "certificate": "", "violation_interv
             ["| the input itself | 0.95 | 0.3 |\n| 0 | 0.5 | 0.4 |"],
             "base_model",
         ),
-        (OPEN, {}, ["Open: 3.\n", "| layer | loss | violation |\n", "| 2 | 2 | 0.2 |\n"], "interval"),
+        (OPEN, {}, ["Open: 3 groups of samples", "| layer | loss | violation |\n", "| 2 | 2 | 0.2 |\n"], "interval"),
         (
-            {"multipliers": [0.0, 0.3], "violated": [2]},
+            {"multipliers": [0.0, 0.3]},
             {},
-            ["| layer | loss | violation | λ | λ · violation, of the objective | 95 % interval |", "| 0.3 | 3.0% |"],
+            [
+                "| layer | loss | violation | 95 % interval | λ | λ · violation, of the objective |",
+                "| 0.1 … 0.3 | 0.3 | 3.0% |",
+                "The dual has not converged on the test data: all |λ · violation| add up to 3.0% of the objective",
+            ],
             "input itself",
         ),
         ({}, {"layer": 1}, ["ends with layer 1 of 2", "| 1 | 0.6 | 3 |"], "loss at full depth"),
@@ -213,7 +219,7 @@ def test_what_is_pushed_has_our_card(make, library, tmp_path, monkeypatch):
     assert pushed == [str(tmp_path / "out")] and (loaded.data.license, loaded.data.model_name) == ("mit", "it")
     assert (loaded.data.library_name, loaded.data.tags) == (library, ["descend", "mine"])
     assert verdict_sentence(trainer.verdict, "the evaluation data") in loaded.text
-    assert str(trainer.verdict) == verdict_sentence(trainer.verdict, "the evaluation data")
+    assert str(trainer.verdict) == trainer.verdict.status
     assert "noise γ = 0.15, where γσ_x is the variance, on the input embedding" in loaded.text
     descend.evaluate(trainer, data)
     assert ModelCard.load(file).data.eval_results

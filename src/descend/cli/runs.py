@@ -278,7 +278,7 @@ def complete(words: Sequence[str]) -> None:
 def finish(trainer: Any) -> None:
     """Print how a run ended, with a warning if it is infeasible."""
     from descend.report.terminal import missed_sentence
-    from descend.results import verdict_sentence
+    from descend.report.words import verdict_sentence
 
     verdict, out, asks = trainer.verdict, trainer.args.folder, trainer.method.asks
     place = shlex.quote(str(out))

@@ -8,14 +8,17 @@ from typing import NamedTuple, Self
 from descend.report.words import (
     STATES,
     capitalized,
+    certificate_sentence,
     full_depth_words,
     gain_words,
     groups_words,
     layers_words,
+    listed,
     metric_name,
     missed_words,
     number,
     tolerance_words,
+    verdict_sentence,
     worse_words,
 )
 from descend.results import (
@@ -25,10 +28,7 @@ from descend.results import (
     Choice,
     Gain,
     Summary,
-    certificate_sentence,
     first_within,
-    listed,
-    verdict_sentence,
 )
 
 MOST_TIMES = 1000

@@ -1,16 +1,20 @@
 """The words that terminal, page and card share: numbers, tolerances, how sure something is, and single findings."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from descend.results import (
+    CONFIDENCE,
     ENOUGH_GROUPS,
+    VIOLATION_TOLERANCE,
     Choice,
     Exits,
     Gain,
     Guarantee,
     Kept,
     Speculation,
+    Status,
     Summary,
     Verdict,
     run_name,
@@ -23,6 +27,10 @@ STATES: dict[Kept, str] = {
     "broken": "refuted",
 }
 """Whether layers are within a tolerance, for readers."""
+
+
+LEAST_FALL = 0.001
+"""Certain falls below this share are not listed: in per cent, with one decimal, they read as none."""
 
 
 def number(value: float | None) -> str:
@@ -156,3 +164,50 @@ def drafts_words(speculation: Speculation, depth: int) -> str:
     best = max(speculation.layers, key=lambda drafts: drafts.acceptance)
     share = f"{100 * best.acceptance:.0f} %"
     return f"The first {best.layer} of {depth} layers agree with {share} of the tokens of the answers."
+
+
+def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
+    """The verdict in words; ``data`` are what it was measured on."""
+    chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
+    proven = [layer for layer in verdict.violated if layer not in chance]
+    misses = "misses its bound" if len(chance) == 1 else "miss their bounds"
+    missed = f"{listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
+    breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
+    more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
+    sentences: dict[Status, str] = {
+        "not_asked": f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that.",
+        "open": (
+            f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
+            f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed if chance else few} on "
+            f"{data}."
+        ),
+        "holds": f"Feasible: every constraint holds on {data}.",
+        "undecided": (
+            f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded for "
+            f"{listed(verdict.undecided) or 'some'}."
+        ),
+        "not_significant": (
+            f"INFEASIBLE, but not proven: {missed} on {data}, which may be chance. Evaluate on more samples."
+        ),
+        "broken": f"INFEASIBLE: {listed(proven) or 'some layers'} {breaks} on {data}.{more}",
+    }
+    return sentences[verdict.status]
+
+
+def certificate_sentence(verdict: Verdict) -> str:
+    """What is certain of each layer, in words; empty where the verdict is open."""
+    if verdict.status == "open":
+        return ""
+    falls = [f"layer {layer} by {fall:.1%}" for layer, fall in enumerate(verdict.certified, 1) if fall >= LEAST_FALL]
+    if not falls:
+        return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
+    return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
+
+
+def listed(constraints: Sequence[int]) -> str:
+    """Constraints by name, such as "the cap and layers 1, 2"."""
+    layers = [str(layer) for layer in constraints if layer]
+    words = ["the cap"] if 0 in constraints else []
+    if layers:
+        words.append(f"layer{'s' * (len(layers) > 1)} {', '.join(layers)}")
+    return " and ".join(words)

@@ -22,8 +22,6 @@ from descend.results.base import (
 )
 from descend.results.card import (
     CARD_FILE,
-    card_of_model,
-    card_of_run,
     hub_name,
     without_adapters,
     write_card,
@@ -129,9 +127,6 @@ from descend.results.verdict import (
     VIOLATION_TOLERANCE,
     Status,
     Verdict,
-    certificate_sentence,
-    listed,
-    verdict_sentence,
 )
 
 __all__ = [
@@ -220,9 +215,6 @@ __all__ = [
     "anytime_curves",
     "atomic_folder",
     "best_layer",
-    "card_of_model",
-    "card_of_run",
-    "certificate_sentence",
     "check_language_run",
     "check_model",
     "clear",
@@ -237,7 +229,6 @@ __all__ = [
     "is_foreign",
     "is_kept",
     "is_ours",
-    "listed",
     "matches",
     "merged_folder",
     "of_disk",
@@ -255,7 +246,6 @@ __all__ = [
     "remove",
     "run_name",
     "strangers",
-    "verdict_sentence",
     "without_adapters",
     "write_card",
     "write_json",

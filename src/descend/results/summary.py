@@ -183,10 +183,6 @@ class Summary(Verdict, Provenance, File):
     speculation: Speculation | None = None
     energy: ByLevel = {}
 
-    def __str__(self) -> str:
-        """Its verdict in words."""
-        return self.verdict or super().__str__()
-
     @model_validator(mode="after")
     def _entries_fit(self) -> Self:
         """Entries that belong together have the same lengths, so that no reader need ask."""

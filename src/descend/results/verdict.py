@@ -1,7 +1,6 @@
-"""The verdict: whether the constraints hold, and how sure that is; and in words, as lines, pages and cards say it."""
+"""The verdict: whether the constraints hold, and how sure that is."""
 
 import math
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 from descend.results.base import Number, Numbers, OptionalNumbers, Part
@@ -14,9 +13,6 @@ CONFIDENCE = 0.95
 
 VIOLATION_TOLERANCE = 0.01
 """A constraint missed by more than this share of its bound is broken, however wide its interval."""
-
-LEAST_FALL = 0.001
-"""Certain falls below this share are not listed: in per cent, with one decimal, they read as none."""
 
 Status = Literal["not_asked", "holds", "undecided", "open", "not_significant", "broken"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -76,8 +72,8 @@ class Verdict(Part):
     groups: int | None = None
 
     def __str__(self) -> str:
-        """The verdict in words, as `verdict_sentence` says it."""
-        return verdict_sentence(self, "the evaluation data")
+        """Its status; `descend.report.verdict_sentence` says it in words."""
+        return self.status
 
     @property
     def few_groups(self) -> bool:
@@ -127,50 +123,3 @@ class Verdict(Part):
         in_force = zip([self.cap_violation, *self.violations], [self.cap, *self.bounds], strict=False)
         missed = [by for by, bound in in_force if by is not None and bound is not None]
         return max(missed, key=lambda by: (math.isnan(by), by), default=-math.inf)
-
-
-def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
-    """The verdict in words; ``data`` are what it was measured on."""
-    chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
-    proven = [layer for layer in verdict.violated if layer not in chance]
-    misses = "misses its bound" if len(chance) == 1 else "miss their bounds"
-    missed = f"{listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
-    breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
-    more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
-    sentences: dict[Status, str] = {
-        "not_asked": f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that.",
-        "open": (
-            f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
-            f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed if chance else few} on "
-            f"{data}."
-        ),
-        "holds": f"Feasible: every constraint holds on {data}.",
-        "undecided": (
-            f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded for "
-            f"{listed(verdict.undecided) or 'some'}."
-        ),
-        "not_significant": (
-            f"INFEASIBLE, but not proven: {missed} on {data}, which may be chance. Evaluate on more samples."
-        ),
-        "broken": f"INFEASIBLE: {listed(proven) or 'some layers'} {breaks} on {data}.{more}",
-    }
-    return sentences[verdict.status]
-
-
-def certificate_sentence(verdict: Verdict) -> str:
-    """What is certain of each layer, in words; empty where the verdict is open."""
-    if verdict.status == "open":
-        return ""
-    falls = [f"layer {layer} by {fall:.1%}" for layer, fall in enumerate(verdict.certified, 1) if fall >= LEAST_FALL]
-    if not falls:
-        return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
-    return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
-
-
-def listed(constraints: Sequence[int]) -> str:
-    """Constraints by name, such as "the cap and layers 1, 2"."""
-    layers = [str(layer) for layer in constraints if layer]
-    words = ["the cap"] if 0 in constraints else []
-    if layers:
-        words.append(f"layer{'s' * (len(layers) > 1)} {', '.join(layers)}")
-    return " and ".join(words)

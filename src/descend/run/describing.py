@@ -9,7 +9,8 @@ from typing import Any
 from descend.declared import is_secret, options
 from descend.models import MARK, LinearReadout, MeanPooledForSequenceClassification
 from descend.recipes import Recipe
-from descend.results import RunConfig, card_of_run, hub_name, read_config
+from descend.report.card import card_of_run
+from descend.results import RunConfig, hub_name, read_config
 from descend.settings import settings_of_others
 from descend.training.config import DescentArguments
 

@@ -27,6 +27,7 @@ from descend.models import (
     refuse_broken,
 )
 from descend.report.answer import Answer
+from descend.report.card import card_of_model
 from descend.report.terminal import answer_lines
 from descend.report.words import full_depth_words, metric_name, tolerance_words
 from descend.results import (
@@ -39,7 +40,6 @@ from descend.results import (
     Results,
     Trained,
     atomic_folder,
-    card_of_model,
     read_config,
     read_summary,
     read_trained,

@@ -25,6 +25,7 @@ from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.methods import CLASSES
 from descend.progress import is_quiet, progress
 from descend.recipes import Data, Recipe
+from descend.report.words import verdict_sentence
 from descend.results import (
     CONFIG_FILE,
     DUAL_FILE,
@@ -36,7 +37,6 @@ from descend.results import (
     forget_results,
     read_config,
     refuse_foreign,
-    verdict_sentence,
     write_card,
 )
 from descend.run.describing import WRITTEN, differences, run_card, stored, values_of

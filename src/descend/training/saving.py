@@ -12,14 +12,13 @@ from transformers import PreTrainedModel
 from descend.core import DescentProblem, PrimalDual
 from descend.models import save_module
 from descend.objective import Objective
+from descend.report import card_of_model, verdict_sentence
 from descend.results import (
     Summary,
     Trained,
     Verdict,
-    card_of_model,
     hub_name,
     put,
-    verdict_sentence,
     without_adapters,
 )
 
