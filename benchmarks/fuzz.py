@@ -180,7 +180,9 @@ def readers(home: Path) -> dict[str, Reader]:
     from descend.tasks.text import load_tokenizer, read_imdb, read_instructions, read_mnli
     from descend.tasks.video import find_clips
     from descend.tasks.video.datasets import cached
-    from descend.training.checkpoints import damage, read_state
+    from descend.training.checkpoints import Checkpoints, damage
+    from descend.training.config import DescentConfig
+    from descend.training.ranks import Ranks
     from examples import convert_llama2c
 
     def frames(folder: Path) -> int:
@@ -205,7 +207,8 @@ def readers(home: Path) -> dict[str, Reader]:
         (newest,) = folder.glob("checkpoint-*")
         fault = damage(newest)
         (newest / "written.json").unlink(missing_ok=True)
-        read_state(newest, rank=0, ranks=1)
+        args = DescentConfig(str(folder), use_cpu=True, report_to="none")
+        Checkpoints(args, Ranks(args), []).read(str(newest))
         reading.read_json(newest / "trainer_state.json")
         if fault is not None:
             raise InputError(fault)

@@ -120,7 +120,9 @@ def test_a_model_of_a_script_is_exported_with_its_adapters_and_stays_whole(tmp_p
         torch.testing.assert_close(cut(**inputs).logits, exits[2], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(model(**inputs).logits, exits[3])
     assert cut.config.n_layers == 2 and cut.config.descend == {"exported_layers": 2, "of_layers": 3}
-    assert "first 2 of 3 layers of a " in (tmp_path / "two" / "README.md").read_text()
+    assert (
+        "first 2 of 3 layers of DistilBertForSequenceClassification, " in (tmp_path / "two" / "README.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,6 +233,6 @@ def test_layers_are_counted_from_the_best_one_of_validation_data_where_asked(cla
     line = refused(capsys, "export", classifier, "--layers", "certified", "--out", tmp_path / "none")
     assert "no test certifies layers by Accuracy, which is not known to have bounds" in line and "estimate" in line
     words = ["--layers", "1", "--compare-with", "best", "--out", tmp_path / "none"]
-    assert "go with --layers auto or certified" in refused(capsys, "export", classifier, *words)
+    assert "go with --layers auto, certified or best" in refused(capsys, "export", classifier, *words)
     words = ["--data", "generated", "--compare-with", "best"]
     assert "there are none here" in refused(capsys, "evaluate", classifier, *words)

@@ -231,7 +231,7 @@ OTHERS = [
     ("evaluate RUN --most 1", "--limit (most) must be at least 2 samples; got 1"),
     ("export RUN --layers 1 --out OUT --tolerance 2", "go with --layers auto"),
     ("export RUN --layers 1 --out OUT --baseline RUN", "go with --layers auto"),
-    ("export RUN --layers few --out OUT", "a whole number of at least 1, auto or certified; got 'few'"),
+    ("export RUN --layers few --out OUT", "a whole number of at least 1, auto, certified or best; got 'few'"),
     (
         "train video-ut --data generated --out OUT --out RUN",
         "RUN exists; choose another with --out, or resume the run with --resume.",
@@ -307,7 +307,7 @@ OTHERS = [
     ("complete --out new.json", "expected the folder of a run and --prompts"),
     # Exports.
     *(
-        (f"export RUN --out new --layers={layers}", f"1 to 2, the layers of RUN, auto or certified; got {layers}")
+        (f"export RUN --out new --layers={layers}", f"1 to 2, the layers of RUN, auto, certified or best; got {layers}")
         for layers in (0, 3, 99)
     ),
     *((f"export RUN --out new --layers={layers}", layers) for layers in ("two", "-1", "1.5")),

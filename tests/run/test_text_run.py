@@ -13,11 +13,11 @@ from descend import DescentConfig, InputError, Run, configure, run
 from descend.cli import main
 from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
-from descend.results import put, read_config, read_summary
+from descend.results import best_layer, put, read_config, read_summary
 from descend.run import EarlyExits
 from descend.tasks.text import Classification, generate_reviews
 from tests.support.cases import slow_but
-from tests.support.runs import SAVED, UNSAVED, said, trained
+from tests.support.runs import SAVED, UNSAVED, refused, said, trained
 from tests.support.texts import review_folder
 
 SMALL = f"{SAVED} --max-length 30"
@@ -157,7 +157,10 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     assert recipe.pooling == "mean"
     assert torch.equal(recipe.network(recipe.load()).saved.score.weight, model.score.weight)
     shown, _ = said(capsys, "export", out, "--layers", "1", "--out", tmp_path / "small")
-    note = shown.splitlines()[-1]
+    note, last = shown.splitlines()[-2:]
+    assert last.endswith(
+        f'Serve it: pipeline("text-classification", model="{tmp_path / "small"}", trust_remote_code=True)'
+    )
     assert note.startswith("Load it with `trust_remote_code=True`") and "`linear_readout.py`" in note
     assert note in " ".join((tmp_path / "small" / "README.md").read_text().split())
     assert "/" not in json.loads((tmp_path / "small" / "config.json").read_text())["encoder"].get("_name_or_path", "")
@@ -172,6 +175,45 @@ def test_a_model_as_it_is_is_read_by_linear_readouts_whatever_its_head(name, mod
         assert main([*words, "--out", str(tmp_path / "out")]) == 0
     summary = read_summary(tmp_path / "out")
     assert summary.depth == 3 and summary.samples == 40 and "not trained" in summary.note
+
+
+def test_the_layers_that_suffice_are_saved_with_their_fitted_readout(models, reviews, tmp_path, capsys):
+    """The folder's classes are those that the page's accuracy counts, at the K that was chosen."""
+    words = ["layers", models / "long-bert", "--data", reviews, "--most", 40, "--out", tmp_path / "out"]
+    shown, _ = said(capsys, *words, "--save", tmp_path / "small", "--layers", "best")
+    summary, small = (
+        read_summary(tmp_path / "out"),
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "small"),
+    )
+    best = max(1, best_layer(summary.validation.metric, higher_is_better=True))
+    assert small.config.num_hidden_layers == best and f"layer {best}:" in shown and "<- the best" in shown
+    run = Run.read(tmp_path / "small", task="classification", data=str(reviews))
+    again = run.evaluate(noise=[0.0], most=40)
+    accuracy = summary.layer_metrics[0.0][best]
+    assert again.values == [accuracy] and again.samples == 40
+    assert f"accuracy {accuracy:.4f} ({summary.values[0]:.4f})" in shown.splitlines()[-1]
+    card = " ".join((tmp_path / "small" / "README.md").read_text().split())
+    assert f"The first {best} of 3 layers" in card and "was not trained" in card and "trust_remote_code" in card
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--layers", "2"], "add --save FOLDER"),
+        (["--tolerance", "1"], "add --save FOLDER"),
+        (["--save", "SMALL", "--layers", "some"], "auto, certified or best; got 'some'"),
+        (["--save", "FULL"], "FULL"),
+        (["--save", "SMALL", "--layers", "9"], "layers must be 1 to 3"),
+        (["--save", "SMALL", "--tolerance", "3"], "tolerance must be 1, 2 or 5"),
+    ],
+)
+def test_what_can_not_be_saved_is_said_before_layers_are_read(models, reviews, tmp_path, capsys, words, message):
+    (tmp_path / "FULL").mkdir()
+    (tmp_path / "FULL" / "mine").touch()
+    given = [tmp_path / word if word.isupper() else word for word in words]
+    out = tmp_path / "out"
+    line = refused(capsys, "layers", models / "long-bert", "--data", reviews, "--most", 40, "--out", out, *given)
+    assert message in line and not (tmp_path / "SMALL").exists() and not out.exists()
 
 
 def test_results_of_a_model_as_it_is_are_named_by_its_run(classifier, monkeypatch):

@@ -14,6 +14,24 @@ if TYPE_CHECKING:
     from descend.results import TaskResults
 
 
+LAYERS_HELP = "a number; auto, chosen on validation data; certified, by test data; best, of validation data"
+TOLERANCE_HELP = (
+    "with auto, certified: how much worse than full depth at the training noise: 1, 2 or 5 points of an accuracy, "
+    "percent of an error [2]"
+)
+
+
+def check_layers(layers: str) -> None:
+    """Refuse a value of ``--layers`` that is no number and no way to choose one."""
+    chosen = ("auto", "certified", "best")
+    refuse(
+        (
+            layers not in chosen and not layers.isdecimal(),
+            f"layers must be a whole number of at least 1, auto, certified or best; got {layers!r}.",
+        )
+    )
+
+
 def export(words: Sequence[str]) -> None:
     """Write the first K layers of a run's model."""
     options = read(
@@ -23,11 +41,7 @@ def export(words: Sequence[str]) -> None:
         "RUN --layers K --out DIR [options]",
         {
             "run": dict(type=Path, help="folder of a trained run"),
-            "--layers": dict(
-                required=True,
-                metavar="K",
-                help="a number; auto, chosen on validation data; certified, by test data",
-            ),
+            "--layers": dict(required=True, metavar="K", help=LAYERS_HELP),
             "--baseline": dict(
                 type=Path,
                 metavar="RUN",
@@ -39,26 +53,19 @@ def export(words: Sequence[str]) -> None:
                 help="with auto, certified: full depth is the last layer, or the best on validation data [its "
                 "evaluation's]",
             ),
-            "--tolerance": dict(
-                type=float,
-                help="with auto, certified: how much worse than full depth at the training noise: 1, 2 or 5 points of "
-                "an accuracy, percent of an error [2]",
-            ),
+            "--tolerance": dict(type=float, help=TOLERANCE_HELP),
             "--model": dict(default="model", help="model or best_feasible [model]"),
             "--out": dict(type=Path, required=True, help="folder to write; new or empty"),
         },
         talks=True,
     )
-    auto = options.layers in ("auto", "certified")
+    check_layers(options.layers)
+    auto = not options.layers.isdecimal()
     refuse(
         (
-            not auto and not options.layers.isdecimal(),
-            f"layers must be a whole number of at least 1, auto or certified; got {options.layers!r}.",
-        ),
-        (
             not auto and (options.tolerance, options.baseline, options.compare_with) != (None, None, None),
-            "--tolerance, --baseline and --compare-with go with --layers auto or certified; leave them out, or let it "
-            "choose layers.",
+            "--tolerance, --baseline and --compare-with go with --layers auto, certified or best; leave them out, or "
+            "let it choose layers.",
         ),
     )
     check_run(options.run, options.model)

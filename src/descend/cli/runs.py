@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.cli.commands import LAYERS_HELP, TOLERANCE_HELP, check_layers
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
 from descend.declared import DIGITS, TEXTS
@@ -164,22 +165,41 @@ def layers(words: Sequence[str]) -> None:
                 help="full depth is the last layer, or the best on validation data [best]",
             ),
             "--out": dict(type=Path, metavar="DIR", help="folder of the results [NAME-layers]"),
+            "--save": dict(type=Path, metavar="FOLDER", help="also write the first K layers as a model; new or empty"),
+            "--layers": dict(metavar="K", help=f"with --save: {LAYERS_HELP} [auto]"),
+            "--tolerance": dict(type=float, help=TOLERANCE_HELP),
         },
         talks=True,
     )
     check_data(options.data, hub=True, names=(DIGITS,))
-    from descend.run import Run, frozen_folder
-    from descend.writing import locked
+    refuse(
+        (
+            options.save is None and (options.layers, options.tolerance) != (None, None),
+            "--layers and --tolerance choose what --save writes; add --save FOLDER, or leave them out.",
+        ),
+    )
+    check_layers(options.layers or "auto")
+    from descend.results import KEPT_WITHIN
+    from descend.run import Run, exporting, frozen_folder
+    from descend.writing import locked, refuse_full
 
     out = options.out or frozen_folder(options.model)
     refuse_file(out.expanduser(), "another place with --out")
+    if options.save is not None:
+        refuse_full(options.save, "another folder by --save")
     given = {name: getattr(options, name) for name in ("dataset", "image_size", "max_length")}
     settings = {name: value for name, value in given.items() if value is not None}
     run = Run.frozen(options.model, options.data, out, most=options.most, **settings)
+    tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
+    how = options.layers or "auto"
+    exporting.check_choice(tolerance, int(how) if how.isdecimal() else None, run.depth, options.model)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         summary = run.evaluate(compare_with=options.compare_with)
     show(out, summary)
+    if options.save is not None:
+        number, lines = (int(how), []) if how.isdecimal() else exporting.choose(out, tolerance, how=how, answered=True)
+        print("\n".join([*lines, *run.export(number, options.save)]))
 
 
 def compare(words: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,16 @@ def card_of_run(
     )
 
 
-def card_of_model(network: Any, name: str, what: str, trained: Trained | None, **more: Any) -> str:
+def card_of_model(
+    network: Any,
+    name: str,
+    what: str,
+    trained: Trained | None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    note: str = "",
+    **more: Any,
+) -> str:
     """The card of a model without a run.
 
     Args:
@@ -96,14 +105,16 @@ def card_of_model(network: Any, name: str, what: str, trained: Trained | None, *
         name: Its name.
         what: What it is, in sentences.
         trained: What it was trained with; None if not by Descend.
+        settings: Of the recipe that read its data.
+        note: A paragraph on how to load the model.
         **more: Further arguments of `card`.
     """
     if trained is not None:
         what += f" It was trained {_how(trained, 'the input embedding')}.{_notes(trained)}"
-    return card(network, name, [what], **more)
+    return card(network, name, [what, _texts(settings or {}), note], **more)
 
 
-def _texts(settings: dict[str, Any]) -> str:
+def _texts(settings: Mapping[str, Any]) -> str:
     """Sentences on what a recipe of texts does to them before the tokenizer reads them; empty for other recipes."""
     if "truncate" not in settings:
         return ""
@@ -168,7 +179,8 @@ def card(
         "peft" if hasattr(network, "peft_config") else "transformers" if hasattr(network, "config_class") else "pytorch"
     )
     known: dict[str, Any] = {"model_name": name, "base_model": base_model, "pipeline_tag": task}
-    known["library_name"] = "descend" if type(network).__module__.startswith("descend.") else library
+    alone = getattr(network, "_auto_class", None)  # its file lies beside the weights
+    known["library_name"] = "descend" if type(network).__module__.startswith("descend.") and not alone else library
     parts = ["## Verdict", verdict] if verdict else []
     if summary is not None:
         parts = _measured(summary, layer, noise_on)

@@ -1,5 +1,6 @@
 """Describe a run: its settings as stored and compared, its command, and its model card."""
 
+import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, fields
@@ -7,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from descend.declared import is_secret, options
-from descend.models import MARK, LinearReadout, MeanPooledForSequenceClassification
+from descend.models import MARK, Denoiser, LinearReadout, MeanPooledForSequenceClassification
 from descend.recipes import Recipe
-from descend.report.card import card_of_run
+from descend.report.card import TASKS, card_of_run
 from descend.results import RunConfig, hub_name, read_config
 from descend.settings import settings_of_others
 from descend.training.config import DescentArguments
@@ -85,6 +86,15 @@ def run_card(folder: Path, network: Any, *, own: bool = False, **more: Any) -> s
     own = own or getattr(getattr(network, "config", None), MARK, False)
     command = train_command(read_config(folder))
     return card_of_run(folder, network, command, own=own, note=loading_note(network), **more)
+
+
+def serving_line(network: Any, folder: Path) -> str:
+    """The line of code that serves a model that was saved in a folder; empty where Transformers has none."""
+    task = next((task for end, task in TASKS.items() if type(network).__name__.endswith(end)), None)
+    if isinstance(network, Denoiser):
+        return f"DescentDenoiser.from_pretrained({str(folder)!r})"
+    trust = ", trust_remote_code=True" if isinstance(network, MeanPooledForSequenceClassification) else ""
+    return "" if task is None else f'pipeline("{task}", model={json.dumps(str(folder))}{trust})'
 
 
 def loading_note(network: Any) -> str:

@@ -4,11 +4,13 @@ import json
 import shlex
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from descend.contract import resolve
 from descend.errors import InputError, refuse
@@ -38,21 +40,27 @@ from descend.results import (
     WITHIN,
     CompareWith,
     Results,
+    Summary,
     Trained,
     atomic_folder,
+    best_layer,
+    hub_name,
     read_config,
     read_summary,
     read_trained,
+    without_adapters,
     write_card,
 )
-from descend.run.describing import loading_note, run_card
+from descend.run.describing import loading_note, run_card, serving_line
+from descend.run.loading import provenance_of
 from descend.run.run import Run
 from descend.writing import refuse_full
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
 
-AUTO, CERTIFIED = "auto", "certified"
-"""The values of ``--layers`` that choose K: on validation data, and the smallest that the evaluated data certify."""
+AUTO, CERTIFIED, BEST = "auto", "certified", "best"
+"""The values of ``--layers`` that choose K: the smallest on validation data that is as good as full depth, the smallest
+that the evaluated data certify, and the best on validation data."""
 
 
 def choose(
@@ -63,20 +71,23 @@ def choose(
     *,
     how: str = AUTO,
     compare_with: CompareWith | None = None,
+    answered: bool = False,
 ) -> tuple[int, list[str]]:
     """The smallest K such that layer K and all deeper ones, up to full depth, are within a tolerance of it.
 
-    It is the K of ``descend evaluate``, or with a baseline that of ``descend compare``. Nothing is written.
+    Or the best layer, if ``how`` is `BEST`. It is the K of ``descend evaluate``, or with a baseline that of ``descend
+    compare``. Nothing is written.
 
     Args:
         folder: The run, evaluated on its own data.
         tolerance: One of `WITHIN`: percentage points of an accuracy, percent of an error.
         model: The run's model: ``model`` or ``best_feasible``.
         baseline: The evaluated run to whose full depth layers are held; None for that of the evaluation.
-        how: `AUTO` or `CERTIFIED`. Of a metric without bounds nothing is certified: then `CERTIFIED` is refused, and
-            the error says which layer the test data estimate.
+        how: `AUTO`, `CERTIFIED` or `BEST`. Of a metric without bounds nothing is certified: then `CERTIFIED` is
+            refused, and the error says which layer the test data estimate.
         compare_with: Which layer counts as full depth, the ``last`` one or the ``best`` on validation data; None for
             that of the evaluation.
+        answered: Whether the evaluation's answer was said before: then it is left out.
 
     Returns:
         K, at least 1; and in words: the metric of each layer on validation data, the evaluation's answer, and whether
@@ -86,11 +97,7 @@ def choose(
         InputError: If the tolerance is another, the run or the baseline was not evaluated, or no layer is within the
             tolerance.
     """
-    if tolerance not in WITHIN:
-        raise InputError(
-            f"tolerance must be {WITHIN[0]}, {WITHIN[1]} or {WITHIN[2]}, for which descend evaluate chooses K; got "
-            f"{tolerance:g}. Give one of them, or name the layers."
-        )
+    check_choice(tolerance)
     summary = read_summary(folder) if (folder / SUMMARY_FILE).is_file() else None
     known = ("test", "gaussian", model)
     if (
@@ -138,12 +145,16 @@ def choose(
         ),
     )
     found = certain if how == CERTIFIED or choice is None else choice.layer
+    if how == BEST:
+        found = best_layer(measured.metric, higher_is_better=better)
     layer = max(found or 0, 1)  # the embedding is no model
     rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
     if how == AUTO:
         rows[layer] += f" <- chosen within {within}"
+    elif how == BEST:
+        rows[layer] += " <- the best"
     title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
-    lines = [title, *rows, answer_lines(Answer.of(summary))]
+    lines = [title, *rows, *([] if answered else [answer_lines(Answer.of(summary))])]
     if how == CERTIFIED:
         lines.append(f"Test data certify layer {layer} within {within}.")
     elif (certain is None or layer < certain) and (needed.baseline or layer < top):
@@ -164,37 +175,26 @@ def export(run: Run, layers: int, out: Path) -> list[str]:
     is put in place it is loaded again, and its output on a small made-up input is compared with that of exit K.
 
     Args:
-        run: A run that was read from its folder.
+        run: A run of a folder, a pretrained model with fitted readouts, or a model in memory.
         layers: K, from 1 to the number of layers.
         out: The folder to write; it must be empty or not exist.
 
     Returns:
-        What was written, in words, and for a language model what to type to draft with it.
+        What was written, in words, and for a language model what to type to draft with it. The last line compares it
+        with the whole model, and says what serves it.
 
     Raises:
         InputError: If the folder holds no finished run, K is out of range, ``out`` is not empty, or the family can't be
             cut this way.
         SaveError: If the checkpoint can't be written.
     """
-    folder, source = run.model_folder.parent, run.model_folder
-    check_export(folder, layers, out)
-    network, depth = run.model, run.model.depth
-    config, trained = read_config(folder), read_trained(source)
+    whole = (_whole_of_run if run.of_folder else _whole_in_memory)(run, layers, out)
+    network, depth, source = whole.network, whole.network.depth, whole.source
     adapters = hasattr(network.saved, "peft_config")
     own = isinstance(network, LibraryModel) and network.own_exits is not None
-    origin: dict[str, Any] = trained.content() if trained else {}
-    origin |= {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries}
-    again = _write(
-        network,
-        layers,
-        out,
-        origin=origin,
-        dtype=None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
-        tokenizer=run.tokenizer,
-        card=lambda plain: run_card(folder, plain, checkpoint=run.checkpoint, layers=layers, own=own),
-    )
-    parameters = sum(each.numel() for each in again.parameters()) / 1e6
-    lines = [f"{out}: the first {layers} of {depth} layers of {source}, {parameters:.3g} million parameters."]
+    summary, before = run.evaluated, _parameters(network.saved)
+    again = _write(network, layers, out, whole, run.tokenizer)
+    lines = [f"{out}: the first {layers} of {depth} layers of {source}."]
     if layers == depth:
         lines.append("No layer is left out.")
     if getattr(again.config, "tied", False):
@@ -203,12 +203,109 @@ def export(run: Run, layers: int, out: Path) -> list[str]:
         lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts and not own)
     if note := loading_note(again):
         lines.append(note)
-    return lines
+    return [*lines, _compared(summary, layers, depth, out, again, before)]
 
 
-def _draft_lines(out: Path, source: Path, layers: int, depth: int, adapters: bool, *, early: bool) -> list[str]:
+@dataclass(frozen=True)
+class _Whole:
+    """A model that is about to be cut.
+
+    Attributes:
+        network: The model; it is cut in place.
+        source: What it is called.
+        origin: More about where the checkpoint comes from, for its configuration.
+        dtype: The type of the weights; None for float32.
+        card: Makes the card of the cut model.
+    """
+
+    network: Any
+    source: str
+    origin: dict[str, Any]
+    dtype: torch.dtype | None
+    card: Callable[[Any], str]
+
+
+def _whole_of_run(run: Run, layers: int, out: Path) -> _Whole:
+    """The model of a run's folder."""
+    folder, source = run.model_folder.parent, run.model_folder
+    check_export(folder, layers, out)
+    network, config, trained = run.model, read_config(folder), read_trained(source)
+    own = isinstance(network, LibraryModel) and network.own_exits is not None
+    adapters = hasattr(network.saved, "peft_config")
+    origin: dict[str, Any] = trained.content() if trained else {}
+    return _Whole(
+        network,
+        str(source),
+        origin | {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries},
+        None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
+        lambda plain: run_card(folder, plain, checkpoint=run.checkpoint, layers=layers, own=own),
+    )
+
+
+def _whole_in_memory(run: Run, layers: int, out: Path) -> _Whole:
+    """A copy of a model without a run's folder."""
+    network, depth = run.model, run.model.depth
+    refuse(
+        (
+            not isinstance(network, LibraryModel | Denoiser),
+            "expected a model of Transformers; got one of your own. Cut its list of blocks: blocks[:K].",
+        ),
+        (
+            isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth,
+            f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.",
+        ),
+    )
+    refuse_full(out, "another folder")
+    trained = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))
+    label, summary, source = run.provenance.model, run.evaluated, getattr(run.recipe, "model", None)
+    what = (
+        f"The first {layers} of {depth} layers of {label}, with its embedding and the readout of layer {layers}. The "
+        f"output is that of exit {layers} of the whole model. {run.provenance.note or ''}"
+    )
+    return _Whole(
+        deepcopy(network).cpu(),
+        source or label,
+        trained.content() if trained else {},
+        None if hasattr(network.saved, "peft_config") else network.saved.dtype,
+        lambda plain: card_of_model(
+            plain,
+            f"{label}-first-{layers}",
+            what.strip(),
+            trained,
+            settings=asdict(run.recipe) if run.recipe else {},
+            note=loading_note(plain),
+            summary=summary,
+            layer=layers,
+            base_model=hub_name(source) if source else None,
+        ),
+    )
+
+
+def _parameters(network: nn.Module) -> float:
+    """A model's parameters, in millions."""
+    return sum(each.numel() for each in network.parameters()) / 1e6
+
+
+def _compared(
+    summary: Summary | None, layers: int, depth: int, out: Path, again: PreTrainedModel, before: float
+) -> str:
+    """What an export gives against the whole model, and the line of code that serves it."""
+    parts = []
+    if summary is not None and summary.depth == depth:
+        metric = summary.layer_metrics[summary.train_noise]
+        digits = 4 if summary.higher_is_better else 2
+        parts.append(f"{summary.metric} {metric[layers]:.{digits}f} ({metric[-1]:.{digits}f})")
+    parts.append(f"{_parameters(again):.3g} million parameters ({before:.3g})")
+    if summary is not None and summary.depth == depth and summary.latency is not None:
+        times = summary.latency.milliseconds
+        parts.append(f"{times[layers]:.3g} ms a sample ({times[-1]:.3g})")
+    served = serving_line(again, out)
+    return f"{out} (all {depth} layers in brackets): {', '.join(parts)}.{f' Serve it: {served}' if served else ''}"
+
+
+def _draft_lines(out: Path, source: str, layers: int, depth: int, adapters: bool, *, early: bool) -> list[str]:
     """What to type to draft with an export; ``early`` says whether ``assistant_early_exit`` saves layers, too."""
-    whole, lines = str(source), []
+    whole, lines = source, []
     if adapters:
         whole = "WHOLE"
         lines.append(
@@ -243,56 +340,20 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         SaveError: If the checkpoint can't be written.
     """
     network = model if isinstance(model, LayeredModel) else resolve(model, None, None)[0]
-    depth = network.depth
-    refuse(
-        (
-            not isinstance(network, LibraryModel | Denoiser),
-            "expected a model of Transformers; got one of your own. Cut its list of blocks: blocks[:K].",
-        ),
-        (
-            isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth,
-            f"layers must be 1 to {depth}, the layers of the model; got {layers!r}.",
-        ),
-    )
-    refuse_full(Path(out), "another folder")
-    trained = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))
-    _write(
-        deepcopy(network).cpu(),
-        layers,
-        Path(out),
-        origin=trained.content() if trained else {},
-        dtype=None if hasattr(network.saved, "peft_config") else network.saved.dtype,
-        tokenizer=tokenizer,
-        card=lambda plain: card_of_model(
-            plain,
-            f"{type(plain).__name__}-first-{layers}",
-            f"The first {layers} of {depth} layers of a {type(plain).__name__}, with its embedding and the readout of "
-            f"layer {layers}. The output is that of exit {layers} of the whole model.",
-            trained,
-        ),
-    )
+    label = type(without_adapters(network.saved)).__name__
+    run = Run(model=network, tokenizer=tokenizer, provenance=provenance_of(None, recipe="", model=label), recipe=None)
+    export(run, layers, Path(out))
 
 
-def _write(
-    network: Any,
-    layers: int,
-    out: Path,
-    *,
-    origin: dict[str, Any],
-    dtype: torch.dtype | None,
-    tokenizer: Any,
-    card: Callable[[Any], str],
-) -> Any:
+def _write(network: Any, layers: int, out: Path, whole: _Whole, tokenizer: Any) -> Any:
     """Cut a model, write it with its card, and load it again to compare its output with that of exit K.
 
     Args:
         network: The whole model, a `LibraryModel` or a `Denoiser`; it is cut in place.
         layers: K.
         out: The folder.
-        origin: More about where the checkpoint comes from, for its configuration.
-        dtype: The type of the weights; None for float32.
+        whole: What is known of it.
         tokenizer: The tokenizer, or None.
-        card: Makes the card of the cut model.
 
     Returns:
         The checkpoint, loaded in float32.
@@ -308,10 +369,10 @@ def _write(
         network.share_readout()
     plain: Any = network.saved
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
-    setattr(plain.config, TRAINED_KEY, {**origin, "exported_layers": layers, "of_layers": depth})
-    plain.to(dtype or torch.float32)
+    setattr(plain.config, TRAINED_KEY, {**whole.origin, "exported_layers": layers, "of_layers": depth})
+    plain.to(whole.dtype or torch.float32)
     check_savable(plain, tokenizer)
-    text = card(plain)
+    text = whole.card(plain)
     with atomic_folder(out.absolute(), alone=False) as part:
         plain.save_pretrained(part)
         if tokenizer is not None:
@@ -326,6 +387,31 @@ def _write(
     return again
 
 
+def check_choice(tolerance: float, layers: int | None = None, depth: int = 0, name: str = "") -> None:
+    """Refuse what no K can be chosen by.
+
+    Args:
+        tolerance: Of the choice.
+        layers: K, where it is given.
+        depth: L, the layers of the model.
+        name: What the model is called.
+
+    Raises:
+        InputError: If the tolerance is none of `WITHIN`, or K is out of range.
+    """
+    refuse(
+        (
+            tolerance not in WITHIN,
+            f"tolerance must be {WITHIN[0]}, {WITHIN[1]} or {WITHIN[2]}, for which descend evaluate chooses K; got "
+            f"{tolerance:g}. Give one of them, or name the layers.",
+        ),
+        (
+            layers is not None and not 1 <= layers <= depth,
+            f"layers must be 1 to {depth}, the layers of {name}, {AUTO}, {CERTIFIED} or {BEST}; got {layers}.",
+        ),
+    )
+
+
 def check_export(folder: Path, layers: int | None, out: Path) -> None:
     """Refuse what `export` can't write, before anything is loaded.
 
@@ -338,12 +424,7 @@ def check_export(folder: Path, layers: int | None, out: Path) -> None:
         InputError: If the folder holds no finished run, K is out of range, or ``out`` is not empty.
     """
     config = read_config(folder)
-    depth = config.depth
-    refuse(
-        (not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."),
-        (
-            layers is not None and depth is not None and not 1 <= layers <= depth,
-            f"layers must be 1 to {depth}, the layers of {folder}, {AUTO} or {CERTIFIED}; got {layers}.",
-        ),
-    )
+    refuse((not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."))
+    if config.depth is not None:
+        check_choice(WITHIN[0], layers, config.depth, str(folder))
     refuse_full(out)

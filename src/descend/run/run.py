@@ -309,6 +309,13 @@ class Run:
         return Results.read(self.folder)
 
     @property
+    def evaluated(self) -> Summary | None:
+        """The summary of this model's last evaluation; None before one."""
+        if "results" not in vars(self) and (self.folder is None or not (self.folder / SUMMARY_FILE).is_file()):
+            return None
+        return self.results.summary if self.results.summary.checkpoint == self.checkpoint else None
+
+    @property
     def verdict(self) -> Verdict:
         """Whether every constraint holds on unseen data, and how sure that is."""
         return self.results.summary
@@ -351,10 +358,7 @@ class Run:
         """
         from descend.run import exporting
 
-        if self.home is not None and not self.alone:
-            return exporting.export(self, layers, Path(out))
-        exporting.export_model(self.model, layers, out, self.tokenizer)
-        return [f"{out}: the first {layers} of {self.model.depth} layers."]
+        return exporting.export(self, layers, Path(out))
 
     def evaluate(
         self,
@@ -484,6 +488,16 @@ class Run:
                 "folders, or move the results."
             )
         return source
+
+    @property
+    def depth(self) -> int:
+        """L, the number of layers."""
+        return self.model.depth if self.recipe is None or self.of_folder else self.recipe.depth
+
+    @property
+    def of_folder(self) -> bool:
+        """Whether it is a run's folder: no saved model alone, and none in memory."""
+        return self.home is not None and not self.alone
 
     @property
     def model_folder(self) -> Path:
