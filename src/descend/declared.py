@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, NamedTuple
 
+SPLITS = ("test", "validation", "train")
+"""The parts of a run's data."""
+
 GENERATED = "generated"
 """The value of ``data`` for the generated data that come with Descend."""
 

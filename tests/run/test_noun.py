@@ -38,9 +38,14 @@ def test_a_folder_holds_all_that_belongs_to_a_run(finished, tmp_path):
     )
     assert run.results.summary.layer_losses[0.8] == measured.losses.mean(0).tolist()
     assert run.page(tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    assert "first 1 of 2 layers" in run.export(1, tmp_path / "one")[0]
+    before = run.evaluate(noise=[0.8]).layer_losses
+    for out in ("one", "again"):
+        assert "first 1 of 2 layers" in run.export(1, tmp_path / out)[0]
+    assert run.model.depth == 2 and run.evaluate(noise=[0.8]).layer_losses == before
     with pytest.raises(AttributeError, match="modle"):
         run.modle  # noqa: B018
+    with pytest.raises(AttributeError, match="split"):
+        run.split = "train"  # `evaluate` says which data it takes
 
 
 def test_a_trainer_alone_is_evaluated_on_its_own_evaluation_set(tmp_path):
@@ -60,10 +65,7 @@ def test_a_trainer_alone_is_evaluated_on_its_own_evaluation_set(tmp_path):
 
 
 def test_a_run_that_was_not_evaluated_or_not_trained_says_so(tmp_path):
-    for unknown, message in (
-        (Run(), "this one was not"),
-        (Run.read(tmp_path), r"has no summary\.json"),
-    ):
+    for unknown, message in ((Run.read(tmp_path), r"has no summary\.json"),):
         with pytest.raises(InputError, match=message):
             assert unknown.results
     memory = Run.of(layers(), samples(8), task=Classes())
@@ -92,3 +94,79 @@ def test_a_frozen_model_is_read_by_fitted_readouts_and_writes_nothing_unasked(mo
     assert list(working_directory.iterdir()) == []
     with pytest.raises(InputError, match="split test; got train"):
         run.evaluate([EarlyExits(0.1)], split="train")
+
+
+def test_data_are_read_once_and_a_fault_in_reading_is_told_as_it_is(finished, monkeypatch):
+    run, loads = Run.read(finished), []
+    read = type(run.recipe).load
+    monkeypatch.setattr(type(run.recipe), "load", lambda *args: loads.append(1) or read(*args))
+    for split in ("test", "validation", "test"):
+        run.evaluate(split=split, noise=[0.8])
+    assert len(loads) == 1
+    monkeypatch.setattr(type(run.recipe), "load", lambda *args: None.foo)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'foo'"):
+        Run.read(finished).data  # noqa: B018
+
+
+def test_a_planned_run_is_trained_and_then_that_of_its_folder(tmp_path):
+    settings = {"depth": 1, "max_steps": 1, "eval_strategy": "no", "save_strategy": "no", "disable_tqdm": True}
+    run = descend.configure("video-ut", data="generated", output_dir=str(tmp_path / "run"), use_cpu=True, **settings)
+    assert run.validation is None and not run.chooses
+    for wrong in (
+        lambda: run.model,
+        lambda: run.noise,
+        lambda: run.export(1, tmp_path / "one"),
+        lambda: run.evaluate(),
+    ):
+        with pytest.raises(InputError, match=r"not trained yet.*run\.train\(\)"):
+            wrong()
+    trainer = run.train()
+    assert run.evaluate(noise=[0.8], most=20).samples <= 20 and run.model.depth == trainer.model.depth == 1
+    with pytest.raises(InputError, match=r"descend\.configure"):
+        run.train()
+
+
+def test_a_folder_with_the_evaluation_of_another_of_its_models_says_so(finished):
+    best = Run.read(finished, model="best_feasible")
+    with pytest.raises(InputError, match="holds the evaluation of model, not of best_feasible"):
+        best.results  # noqa: B018
+
+
+def test_a_kind_of_noise_that_was_asked_for_has_its_usual_levels(tmp_path):
+    plain = Run.of(layers(), samples(8), task=Classes())
+    assert plain.evaluate().noise == [0] and len(plain.evaluate(shift="uniform").noise) == 8
+    trainer = ranks.fitted(ranks.points(tmp_path / "run", max_steps=1))
+    assert max(Run.of(trainer, samples(8)).evaluate(shift="dropout").noise) == pytest.approx(0.7)
+
+
+def test_the_main_process_alone_writes(tmp_path, monkeypatch):
+    trainer = ranks.fitted(ranks.points(tmp_path / "run", max_steps=1))
+    monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
+    run = Run.of(trainer)
+    run.evaluate()
+    assert run.page() is None and not list((tmp_path / "run").glob("*.html")) + list(
+        (tmp_path / "run").glob("summary*")
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda run: Run("runs/ut"), r"Run\.read\(folder\)"),
+        (lambda run: Run.read(None), "path of a run's folder; got None"),
+        (lambda run: Run.read("runs/ut", unseen=True), "--unseen goes with --task"),
+        (lambda run: Run.of(layers(), task=Classes()), "Give them beside the model"),
+        (lambda run: Run.of(layers(), samples(8), task=Classes(), batch_size=0), "batch_size must be .* got 0"),
+        (lambda run: Run.of(layers(), samples(8), task=Classes(), split="tst"), "test, validation or train; got 'tst'"),
+        (lambda run: run.evaluate(EarlyExits()), r"a list of further evaluators, such as \[EarlyExits\(\)\]"),
+        (lambda run: run.evaluate([EarlyExits]), "a list of further evaluators"),
+        (lambda run: run.evaluate(most="20"), r"most\) must be a whole number; got '20'"),
+        (lambda run: run.evaluate(seed="a"), "seed must be a whole number; got 'a'"),
+        (lambda run: run.export(2.5, "out"), "layers must be a whole number; got 2.5|model of Transformers"),
+        (lambda run: EarlyExits(risk="a"), "risk must be a number between 0 and 1"),
+        (lambda run: run.model_folder, "in memory has no folder"),
+    ],
+)
+def test_a_wrong_argument_is_one_error(wrong, message):
+    with pytest.raises(InputError, match=message):
+        wrong(Run.of(layers(), samples(8), task=Classes()))

@@ -17,7 +17,7 @@ from descend.results import best_layer, put, read_config, read_summary
 from descend.run import EarlyExits
 from descend.tasks.text import Classification, generate_reviews
 from tests.support.cases import slow_but
-from tests.support.runs import SAVED, UNSAVED, refused, said, trained
+from tests.support.runs import SAVED, UNSAVED, said, trained
 from tests.support.texts import review_folder
 
 SMALL = f"{SAVED} --max-length 30"
@@ -212,7 +212,8 @@ def test_what_can_not_be_saved_is_said_before_layers_are_read(models, reviews, t
     (tmp_path / "FULL" / "mine").touch()
     given = [tmp_path / word if word.isupper() else word for word in words]
     out = tmp_path / "out"
-    line = refused(capsys, "layers", models / "long-bert", "--data", reviews, "--most", 40, "--out", out, *given)
+    words = ["layers", models / "long-bert", "--data", reviews, "--most", 40, "--out", out, *given]
+    *_, line = said(capsys, *words, status=2)[1].splitlines()
     assert message in line and not (tmp_path / "SMALL").exists() and not out.exists()
 
 

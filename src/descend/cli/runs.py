@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.commands import LAYERS_HELP, TOLERANCE_HELP, check_layers
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import DIGITS, TEXTS
+from descend.declared import DIGITS, SPLITS, TEXTS
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
@@ -33,7 +33,7 @@ def train(words: Sequence[str]) -> None:
     configured, resume = read_recipe(words)
 
     trainer = configured.train(resume=resume)
-    if configured.arguments.process_index == 0:
+    if trainer.args.process_index == 0:
         finish(trainer)
 
 
@@ -53,12 +53,11 @@ def show(folder: Path, summary: "Summary") -> None:
 
 
 _KINDS = ("gaussian", "uniform", "laplace", "dropout")
-_SPLITS = ("test", "validation", "train")
 
 EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
     "data": {
         "--data": dict(metavar="PATH", help="other data; results go to RUN/on-NAME [the run's own]"),
-        "--split": dict(choices=_SPLITS, metavar="PART", default="test", help=f"{', '.join(_SPLITS)} [test]"),
+        "--split": dict(choices=SPLITS, metavar="PART", default="test", help=f"{', '.join(SPLITS)} [test]"),
         "--limit --most": dict(
             dest="most",
             type=int,

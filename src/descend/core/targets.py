@@ -359,7 +359,7 @@ def step_sizes(alpha: Steps, depth: int) -> list[float]:
     """α of each of ``depth`` layers, from one number in (0, 1) or one per layer; an `InputError` for others."""
     numbers = step_numbers(alpha)
     values = numbers if isinstance(numbers, list) else [numbers] * depth
-    outside = [value for value in values if not 0 < value < 1]
+    outside = dict.fromkeys(value for value in values if not 0 < value < 1)
     refuse(
         (
             len(values) != depth,

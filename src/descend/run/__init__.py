@@ -1,4 +1,4 @@
-"""A run: a recipe carried out in a folder, so that it can be repeated, resumed and evaluated; `Run` is one that is."""
+"""A run: a recipe carried out in a folder. `Run` is the noun; training, evaluation and exports are its verbs."""
 
 from typing import TYPE_CHECKING
 

@@ -54,7 +54,7 @@ def latency(run: Run, levels: Levels) -> Iterator[tuple[str, Latency]]:
     inputs = run.task.inputs(next(run.batches.of(Subset(run.samples, chosen))))
     timed = _by_blocks if blocks else _by_predictions
     with evaluating(model):
-        rounds = counted(range(WARM_UP + REPEATS), "timing layers", "pass")
+        rounds = counted(range(WARM_UP + REPEATS), "timing layers", "round")
         passes = [timed(model, blocks, inputs, device) for _ in rounds][WARM_UP:]
     if any(len(seconds) != model.depth + 1 for seconds in passes):
         return
@@ -142,7 +142,7 @@ class EarlyExits(FurtherEvaluator):
             ),
             *(
                 (
-                    share is not None and not 0 < share < 1,
+                    share is not None and not (isinstance(share, float | int) and 0 < share < 1),
                     f"--{name} must be a number between 0 and 1, such as 0.01; got {share}.",
                 )
                 for name, share in (("risk", risk), ("confidence", confidence))

@@ -151,10 +151,11 @@ def settle(
         tqdm.write(f"WARNING: {run.model_folder} has weights that are NaN or infinite: {names}.", file=sys.stderr)
     run.shift = shift or run.shift
     levels = [GaussianNoise(level).level for level in np.ravel([] if noise is None else noise).tolist()]
-    if noise is None and run.home is not None and run.recipe is not None:
-        levels = usual_levels(run.recipe, run.shift)
-    elif noise is None:
-        levels = usual_curve(trained.level)
+    if noise is None:
+        of_training = run.shift == trained.kind
+        levels = usual_curve(trained.level) if of_training else _asked_curve(run.shift, trained.level)
+        if run.recipe is not None:
+            levels = usual_levels(run.recipe, run.shift)
     noisy = max([*levels, trained.level]) > 0
     if most is not None:
         run.samples = few(run.samples, most)
@@ -174,7 +175,7 @@ def settle(
     run.levels = sorted({*map(float, levels)})
     sigma = trained.sigma if run.trained_by is None else run.trained_by.sigma
     if sigma is None and (noisy or run.home is not None):
-        data = run.samples if run.home is None else run.data.train
+        data = run.samples if run.recipe is None else run.data.train
         sigma = embedding_std(network, run.task, data, run.batches)
     run.noise = trained.at(trained.level, seed=seed, sigma=sigma)
     if run.shift != trained.kind:
@@ -189,7 +190,12 @@ def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
     """
     if shift == "gaussian":
         return usual_curve(recipe.noise)
-    return usual_curve(0.2 if shift == "dropout" else recipe.noise or settings_of(type(recipe))["noise"].default or 1.0)
+    return _asked_curve(shift, recipe.noise or settings_of(type(recipe))["noise"].default)
+
+
+def _asked_curve(shift: str, level: float) -> list[float]:
+    """Eight levels of a kind of noise that training did not have."""
+    return usual_curve(0.2 if shift == "dropout" else level or 1.0)
 
 
 def results_of(

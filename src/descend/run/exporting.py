@@ -52,7 +52,7 @@ from descend.results import (
     write_card,
 )
 from descend.run.describing import loading_note, run_card, serving_line
-from descend.run.loading import provenance_of
+from descend.run.loading import of_run, provenance_of
 from descend.run.run import Run
 from descend.writing import refuse_full
 
@@ -229,7 +229,8 @@ def _whole_of_run(run: Run, layers: int, out: Path) -> _Whole:
     """The model of a run's folder."""
     folder, source = run.model_folder.parent, run.model_folder
     check_export(folder, layers, out)
-    network, config, trained = run.model, read_config(folder), read_trained(source)
+    config, trained = read_config(folder), read_trained(source)
+    network = of_run(folder, run.checkpoint)["model"]  # anew: it will be cut
     own = isinstance(network, LibraryModel) and network.own_exits is not None
     adapters = hasattr(network.saved, "peft_config")
     origin: dict[str, Any] = trained.content() if trained else {}
@@ -399,6 +400,12 @@ def check_choice(tolerance: float, layers: int | None = None, depth: int = 0, na
     Raises:
         InputError: If the tolerance is none of `WITHIN`, or K is out of range.
     """
+    refuse(
+        (
+            layers is not None and (isinstance(layers, bool) or not isinstance(layers, int)),
+            f"layers must be a whole number; got {layers!r}.",
+        ),
+    )
     refuse(
         (
             tolerance not in WITHIN,

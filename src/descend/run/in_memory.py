@@ -11,6 +11,7 @@ from torch import nn
 from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator, has_length
 
+from descend.declared import SPLITS
 from descend.errors import MissingPackageError, refuse, refusing
 from descend.evaluation.layers import Batches
 from descend.extras import required
@@ -104,7 +105,7 @@ def evaluate(
     summary = run.evaluate(
         noise=noise, seed=seed, baseline=baseline, validation_noise=validation_noise, compare_with=compare_with
     )
-    if run.folder is not None and (run.trained_by is None or run.trained_by.is_world_process_zero()):
+    if run.folder is not None:
         draw_page(run.folder)
     return summary
 
@@ -123,7 +124,7 @@ def in_memory(
 ) -> dict[str, Any]:
     """What a `Run` has of a model in memory, see `evaluate`: the problem and noise of its training, as far as known."""
     trainer = model if isinstance(model, DescentMixin) else None
-    known_data = None if trainer is None else trainer.eval_dataset
+    known_data = model.eval_dataset if isinstance(model, Trainer) else None
     single = has_length(known_data) and not isinstance(known_data, dict)
     refuse(
         (
@@ -135,9 +136,21 @@ def in_memory(
             "expected no task: the trainer has one. Leave it out, or give the model without the trainer.",
         ),
         (
+            batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1),
+            f"batch_size must be a whole number of at least 1; got {batch_size!r}.",
+        ),
+        (
+            split not in (None, *SPLITS),
+            f"split must be test, validation or train; got {split!r}.",
+        ),
+        (
             dataset is None and not single,
-            "expected samples that training did not see: the trainer has no single eval_dataset of known length. Give "
-            "them.",
+            "expected samples that training did not see. "
+            + (
+                "The trainer has no single eval_dataset of known length: give them."
+                if isinstance(model, Trainer)
+                else "Give them beside the model."
+            ),
         ),
     )
     if dataset is None:
@@ -149,6 +162,8 @@ def in_memory(
         collate, model = collate or model.data_collator, model.model
     objective: Objective = Objective(model, task) if trainer is None else trainer.objective
     folder = Path(out) if out is not None else trainer.args.folder if trainer is not None else None
+    if trainer is not None and not trainer.is_world_process_zero():
+        folder = None  # the main process writes
     if trainer is not None:
         if validation is None and split == "test" and known_data is not dataset and single:
             validation = known_data
@@ -197,7 +212,7 @@ def in_memory(
         "provenance": provenance_of(known, recipe=type(objective.task).__name__, model=label, **more),
         "samples": dataset,
         "name": name,
-        "split": split,
+        "_split": split,
         "shift": noise.kind,
         "validation": validation,
         "trained_by": trainer,

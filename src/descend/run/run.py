@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -11,7 +12,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, Self
 
-from descend.declared import GENERATED
+from descend.declared import GENERATED, SPLITS
 from descend.errors import InputError, refuse
 from descend.reading import read_json, refuse_file
 from descend.recipes.base import absolute_or_name
@@ -49,10 +50,18 @@ if TYPE_CHECKING:
     from descend.tasks import Task
     from descend.training import DescentMixin
 
-_LOADED = ("model", "tokenizer", "task", "problem", "noise", "batches", "provenance", "recipe")
-"""What the loader of a run's folder gives, all at once."""
 
-SPLITS = ("test", "validation", "train")
+class _Loaded:
+    """An attribute that the loader of a folder gives with others, all at once, when one is first asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: Run | None, owner: type) -> Any:
+        if run is None:
+            return self
+        vars(run).update(run.loaded())
+        return vars(run)[self.name]
 
 
 class Run:
@@ -75,23 +84,22 @@ class Run:
         batches: How samples become batches, and the device.
         recipe: The recipe that reads its data; None for a model in memory.
         name: The data set's name.
-        split: Which data are evaluated: ``test``, ``validation`` or ``train``.
         shift: The kind of noise that it is evaluated under.
-        levels: Levels γ of its robustness curve.
     """
 
-    model: LayeredModel
-    tokenizer: Any
-    task: Task
-    problem: DescentProblem | None
-    noise: Noise
-    batches: Batches
-    provenance: Provenance
-    recipe: Recipe | None
+    model: LayeredModel = _Loaded()  # type: ignore[assignment]
+    tokenizer: Any = _Loaded()
+    task: Task = _Loaded()  # type: ignore[assignment]
+    problem: DescentProblem | None = _Loaded()  # type: ignore[assignment]
+    noise: Noise = _Loaded()  # type: ignore[assignment]
+    batches: Batches = _Loaded()  # type: ignore[assignment]
+    provenance: Provenance = _Loaded()  # type: ignore[assignment]
+    recipe: Recipe | None = _Loaded()  # type: ignore[assignment]
 
-    split = "test"
     shift = "gaussian"
     levels: Sequence[float] = (0.0,)
+    """Levels γ of the robustness curve of the evaluation that goes on."""
+    _split = SPLITS[0]
     home: Path | None = None
     """The folder of the run or model that `read` was given."""
     checkpoint = MODELS[0]
@@ -116,15 +124,27 @@ class Run:
     """Names of the settings that a person gave a run that is not trained yet; its model card shows them."""
 
     def __init__(self, folder: Path | None = None, load: Callable[[], dict[str, Any]] | None = None, **known: Any):
-        self.folder, self._load = folder, load and cache(load)
+        refuse(
+            (
+                load is None and not known,
+                "a run is made by Run.read(folder), Run.of(trainer or model, samples), Run.frozen(model, data) or "
+                "descend.configure(recipe).",
+            )
+        )
+        self.folder = folder
+        self.loaded = cache(load or self._nothing)
+        self._read = cache(self._read_data)  # once for this run and its copies
         vars(self).update(known)
 
-    def __getattr__(self, name: str) -> Any:
-        load = vars(self).get("_load")
-        if name not in _LOADED or load is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        vars(self).update(load())
-        return vars(self)[name]
+    def __repr__(self) -> str:
+        return f"<Run of {self.home or self.folder or vars(self).get('name') or 'a model in memory'}>"
+
+    def _nothing(self) -> dict[str, Any]:
+        raise InputError(
+            "this run is not trained yet, so it has no model, task, data or noise: call run.train()."
+            if self.arguments is not None
+            else f"{self} does not have what was asked for."
+        )
 
     @classmethod
     def read(
@@ -158,6 +178,11 @@ class Run:
             ),
             (task not in (None, "classification"), f"task must be classification; got {task!r}."),
             (task is not None and data is None, "a model that is not a run names no data; give them by --data."),
+            (
+                unseen and task is None,
+                "--unseen goes with --task and --risk; a run knows its own validation split. Leave it out.",
+            ),
+            (not isinstance(folder, str | Path), f"expected the path of a run's folder; got {folder!r}."),
         )
         home = Path(folder)
 
@@ -172,21 +197,50 @@ class Run:
         return cls(place, load, home=home, checkpoint=model, other=data, alone=task is not None, unseen=unseen)
 
     @classmethod
-    def of(cls, model: Trainer | Any, dataset: Any = None, **settings: Any) -> Self:
+    def of(
+        cls,
+        model: Trainer | Any,
+        dataset: Any = None,
+        *,
+        task: Task | None = None,
+        out: str | Path | None = None,
+        name: str = "held-out data",
+        split: str | None = None,
+        batch_size: int | None = None,
+        collate: Callable[[list[Any]], dict[str, Any]] | None = None,
+        validation: Any = None,
+    ) -> Self:
         """A model in memory.
 
         Args:
-            model: A trainer or a model, as `descend.evaluate` takes them.
+            model: A trainer or a model, as `descend.evaluate` takes them, and so all others.
             dataset: Samples that training did not see; by default the trainer's ``eval_dataset``.
-            **settings: ``task``, ``out``, ``name``, ``split``, ``batch_size``, ``collate`` and ``validation``, as
-                `descend.evaluate` takes them.
+            task: The loss and metric of a model without a trainer.
+            out: The folder of the results; by default the trainer's.
+            name: The data set's name.
+            split: Which data these are; by default ``test``, of the trainer's ``eval_dataset`` ``validation``.
+            batch_size: Samples at a time; by default the trainer's, or 16.
+            collate: Makes a batch of samples; by default the trainer's.
+            validation: Other samples, on which K is chosen.
 
         Raises:
             InputError: If the model, the task and the data do not fit together.
         """
         from descend.run.in_memory import in_memory
 
-        return cls(**in_memory(model, dataset, **settings))
+        return cls(
+            **in_memory(
+                model,
+                dataset,
+                task=task,
+                out=out,
+                name=name,
+                split=split,
+                batch_size=batch_size,
+                collate=collate,
+                validation=validation,
+            )
+        )
 
     @classmethod
     def frozen(
@@ -235,21 +289,33 @@ class Run:
         Args:
             resume: Resume from the folder's newest whole checkpoint, or from the start if it has none.
 
+        Returns:
+            The trainer. From here on the run is that of the folder, as `read` gives it.
+
         Raises:
             InputError: As `descend.run.train`.
         """
         from descend.run.training import train
 
-        return train(self._to_train, self.arguments, self.given, resume=resume)
+        trainer = train(self._to_train, self.arguments, self.given, resume=resume)
+        trained = self.read(self.arguments.folder)
+        vars(self).clear()
+        vars(self).update(vars(trained))
+        return trainer
 
     @property
     def _to_train(self) -> Recipe:
         """The recipe of a run that is not trained yet."""
-        if self.recipe is None or self.arguments is None:
+        if self.arguments is None or self.recipe is None:
             raise InputError("expected a run that is to be trained. Describe one by descend.configure.")
         return self.recipe
 
     # --- data
+
+    @property
+    def split(self) -> str:
+        """Which data are evaluated, unless an evaluation says it: ``test``, ``validation`` or ``train``."""
+        return self._split
 
     @cached_property
     def data(self) -> Data:
@@ -258,6 +324,9 @@ class Run:
         Raises:
             InputError: If it is a model in memory, which has `samples` alone.
         """
+        return self._read()
+
+    def _read_data(self) -> Data:
         if self.recipe is None:
             raise InputError("a model in memory has no data for training; what it is evaluated on is run.samples.")
         return self.recipe.load(self.model, self.tokenizer)
@@ -288,7 +357,7 @@ class Run:
         """Whether there are validation data on which K is chosen."""
         if self.home is not None:
             return self.other is None and self.split == "test"
-        return self.validation is not None
+        return vars(self).get("validation") is not None
 
     @cached_property
     def validation(self) -> Any:
@@ -304,16 +373,26 @@ class Run:
         Raises:
             InputError: If the run was not evaluated.
         """
-        if self.folder is None:
-            raise InputError("expected a run that was evaluated; this one was not. Call run.evaluate() first.")
-        return Results.read(self.folder)
+        refuse((self.folder is None, "expected a run that was evaluated; this one was not. Call run.evaluate() first."))
+        assert self.folder is not None
+        found = Results.read(self.folder)
+        other = found.summary.checkpoint
+        refuse(
+            (
+                self.of_folder and other != self.checkpoint,
+                f"{self.folder} holds the evaluation of {other}, not of {self.checkpoint}. Call run.evaluate() first.",
+            )
+        )
+        return found
 
     @property
     def evaluated(self) -> Summary | None:
         """The summary of this model's last evaluation; None before one."""
         if "results" not in vars(self) and (self.folder is None or not (self.folder / SUMMARY_FILE).is_file()):
             return None
-        return self.results.summary if self.results.summary.checkpoint == self.checkpoint else None
+        with suppress(InputError):  # damaged, or of another of the run's models
+            return self.results.summary
+        return None
 
     @property
     def verdict(self) -> Verdict:
@@ -327,17 +406,22 @@ class Run:
 
         return Answer.of(self.results.summary)
 
-    def page(self, out: str | Path | None = None) -> Path:
+    def page(self, out: str | Path | None = None) -> Path | None:
         """Write the page of the last evaluation.
 
         Args:
             out: The file or its folder; by default ``report.html`` in the run's folder.
+
+        Returns:
+            The page; None on another process than the main one, which writes it.
 
         Raises:
             InputError: If the run was not evaluated, or has no folder and ``out`` is None.
         """
         from descend.report import write_page
 
+        if self.trained_by is not None and not self.trained_by.is_world_process_zero():
+            return None
         place = out or self.folder
         if place is None:
             raise InputError("expected a place for the page; a model in memory has no folder. Give out.")
@@ -358,6 +442,7 @@ class Run:
         """
         from descend.run import exporting
 
+        refuse((self.arguments is not None, "this run is not trained yet: call run.train()."))
         return exporting.export(self, layers, Path(out))
 
     def evaluate(
@@ -405,17 +490,31 @@ class Run:
         from descend.evaluation.needed import NO_BEST
         from descend.noise import SHIFTS
         from descend.run.early import latency
-        from descend.run.evaluating import results_of, settle
+        from descend.run.evaluating import FurtherEvaluator, results_of, settle
         from descend.run.evaluators import decided, energies, input_metrics, on_validation, pictures
 
+        refuse(
+            (self.arguments is not None, "this run is not trained yet: call run.train()."),
+            *(
+                (
+                    value is not None and (isinstance(value, bool) or not isinstance(value, int)),
+                    f"{flag} must be a whole number; got {value!r}.",
+                )
+                for flag, value in (("frames", frames), ("--limit (most)", most), ("seed", seed))
+            ),
+            (
+                not isinstance(evaluators, Iterable)
+                or not all(isinstance(each, FurtherEvaluator) for each in evaluators),
+                f"expected a list of further evaluators, such as [EarlyExits()]; got {evaluators!r}.",
+            ),
+        )
         further, shown = list(evaluators), self.shown if frames is None else frames
         run = copy(self)
         if split is not None and split != self.split:
-            run.split = split
+            run._split = split
             for name in ("samples", "name", "validation", "_found") if self.home is not None else ():
                 vars(run).pop(name, None)
         refuse(
-            (self.arguments is not None, "this run is not trained yet: call run.train(), then Run.read(folder)."),
             (frames is not None and frames < 1, f"frames must be at least 1; got {frames}."),
             (most is not None and most < 2, f"--limit (most) must be at least 2 samples; got {most}."),
             (shift is not None and shift not in SHIFTS, f"shift must be one of {', '.join(SHIFTS)}; got {shift!r}."),
@@ -471,8 +570,6 @@ class Run:
             refuse_file(self.folder, "another folder: out=…")
             names = [*RESULTS, *([RECORDS_FILE] if self._moves else [])]
             refuse_foreign([self.folder / name for name in names], "another folder: out=…")
-            if self.trained_by is not None and not self.trained_by.is_world_process_zero():
-                self.folder = None  # the main process writes
             return None
         for subfolder in {self.folder, self.model_folder} - {self.home}:
             refuse_link(subfolder)  # a stranger's run may hold one that leads elsewhere
@@ -502,7 +599,8 @@ class Run:
     @property
     def model_folder(self) -> Path:
         """The folder of a saved model itself."""
-        assert self.home is not None
+        if self.home is None:
+            raise InputError("a model in memory has no folder of its own.")
         return self.home if self.alone else self.home / self.checkpoint
 
     @property
