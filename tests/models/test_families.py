@@ -110,7 +110,6 @@ READ = [
     pytest.param("class", "modernbert", {"classifier_pooling": "mean"}, id="class-modernbert-mean"),
     # The large DeBERTa-v2 models have a convolution after block 1, which belongs to layer 1.
     pytest.param("class", "deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu"}, id="class-deberta-v2-conv"),
-    pytest.param("image", "beit", {"use_mean_pooling": False}, id="image-beit-cls"),
 ]
 """Head, family and settings of models whose readout is a special one."""
 
@@ -320,8 +319,10 @@ GEMMA3N = {
         (AutoModelForSequenceClassification, "llama", WIDE, r"pad_token_id.*none"),
         (AutoModelForImageClassification, "swin", {"embed_dim": 8, "depths": [1], "num_heads": [1]}, r"vit.*'swin'"),
         (AutoModelForImageClassification, "deit", PIXELS | TEACHER, r"ForImageClassification; got DeiT.*Teacher"),
+        (AutoModelForImageClassification, "beit", PIXELS | {"use_mean_pooling": False}, "'beit'.*mean patch"),
         (AutoModel, "vit", PIXELS, r"ForImageClassification; got ViTModel"),
         (AutoModelForTokenClassification, "qwen2", WIDE, r"distilbert.*modernbert.*'qwen2'"),
+        (AutoModelForQuestionAnswering, "qwen2", WIDE, r"one of distilbert, (?!.*\besm\b).*'qwen2'"),
         (AutoModelForCausalLM, "qwen3_moe", WIDE | CAUSAL["qwen3_moe"] | {"output_router_logits": True}, "experts"),
     ],
 )

@@ -53,7 +53,6 @@ ENCODERS = {
     "esm": WIDE | {"pad_token_id": 1, "mask_token_id": 4, "position_embedding_type": "rotary", "token_dropout": True},
     "electra": WIDE | {"embedding_size": 24},
     "convbert": WIDE | {"embedding_size": 8, "conv_kernel_size": 3, "head_ratio": 1},
-    "mra": WIDE,
     "roformer": WIDE | {"embedding_size": 8},
     "yoso": WIDE,
     "jina_embeddings_v3": WIDE,
@@ -112,7 +111,7 @@ def image_network(family: str = "vit", labels: int = 3, **settings: Any) -> PreT
 
 OWN_ATTENTION = (
     *("descend-mean-pooled", "descend-text-ut", "deberta", "deberta-v2", "mpnet", "convbert", "megatron-bert"),
-    *("fnet", "luke", "markuplm", "mra", "rembert", "roformer", "yoso", "mpt", "gemma2", "gpt_oss", "gptj"),
+    *("fnet", "luke", "markuplm", "rembert", "roformer", "yoso", "mpt", "gemma2", "gpt_oss", "gptj"),
 )
 """Families that take masks (B, T) alone: their attention is their own, or they need the mask for more than that."""
 

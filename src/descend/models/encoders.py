@@ -112,7 +112,7 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta-xl": _ROBERTA._replace(norm="encoder.LayerNorm"),
     "roberta-prelayernorm": _ROBERTA._replace(norm="LayerNorm"),
     "esm": _ROBERTA._replace(norm="encoder.emb_layer_norm_after", answer_head=()),
-    **dict.fromkeys(("electra", "convbert", "mra", "roformer", "yoso"), _ELECTRA),
+    **dict.fromkeys(("electra", "convbert", "roformer", "yoso"), _ELECTRA),
     "jina_embeddings_v3": _ELECTRA._replace(blocks="layers"),
     "albert": _BERT._replace(
         head=(".pooler", ".pooler_activation", "dropout", "classifier"),
@@ -200,7 +200,7 @@ class LayeredEncoder(LibraryModel):
         super().__init__(network)
         config = self.library.base_model.config
         groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
-        able = [name for name, family in FAMILIES.items() if family.token_head]
+        able = [name for name, family in FAMILIES.items() if getattr(family, self.head_field)]
         refuse(
             (
                 not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__),

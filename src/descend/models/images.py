@@ -24,14 +24,8 @@ def _mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tens
     return norm(hidden).mean(1)
 
 
-def _first_or_patches(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
-    hidden = norm(hidden)
-    return hidden[:, 1:].mean(1) if config.use_mean_pooling else hidden[:, 0]
-
-
-def _first_and_patch(pooled: Tensor) -> Tensor:
-    """An image (B, 2, H) whose [CLS] and only patch are the same, for a pooler that takes either itself."""
-    return pooled[:, None].expand(-1, 2, -1)
+def _mean_patch(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return norm(hidden[:, 1:].mean(1))
 
 
 _VIT = Family(first, ("classifier",), "layers", None, norm="layernorm")
@@ -40,7 +34,7 @@ _DINO = Family(_first_and_mean, ("classifier",), "encoder.layer", None, norm="la
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("vit", "deit", "vit_msn"), _VIT),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINO),
-    "beit": _VIT._replace(pool=_first_or_patches, head=(_first_and_patch, ".pooler", "classifier")),
+    "beit": _VIT._replace(pool=_mean_patch, norm="pooler.layernorm"),
     "ijepa": _VIT._replace(pool=_mean),
 }
 """``config.model_type`` → the model family, as `descend.models.encoders.FAMILIES` for texts."""

@@ -63,6 +63,10 @@ def check_family(config: Any, families: Mapping[str, Any]) -> None:
             kind == "opt" and not (config.do_layer_norm_before and config.word_embed_proj_dim == config.hidden_size),
             f"{unreadable} it has no norm after the last block, or projects what that gives, as opt-350m alone does.",
         ),
+        (
+            kind == "beit" and not config.use_mean_pooling,
+            f"{unreadable} it reads [CLS]. Give it the mean patch: config.use_mean_pooling = True.",
+        ),
         (kind not in families, unknown(kind, families)),
     )
 
