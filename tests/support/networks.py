@@ -78,7 +78,8 @@ ENCODERS = {
     "qwen2_moe": DECODER | EXPERTS | {"shared_expert_intermediate_size": 16},
     "qwen3_moe": DECODER | EXPERTS | HEADS,
     "gptj": DECODER | {"rotary_dim": 4},
-    "mpt": DECODER | {"max_seq_len": 20},
+    # As many heads, each with its bias, as a batch of the tests has texts.
+    "mpt": DECODER | {"max_seq_len": 20, "num_attention_heads": 8},
     "opt": DECODER | {"ffn_dim": 32, "word_embed_proj_dim": 16},
 }
 CONFIGS = {name: AutoConfig.for_model(name, **settings) for name, settings in ENCODERS.items()} | {
