@@ -116,7 +116,9 @@ TRAINED = [
         "has a head of 2 labels; labelled has 3: calm, fear, joy",
     ),
     ("text --model t5", "'t5' can't be read by its head: it has an encoder and a decoder"),
-    ("text --model roformer", "model_type must be one of distilbert, bert,"),
+    ("text --model big_bird", "model_type must be one of distilbert, bert,"),
+    ("text --model big_bird", "got 'big_bird'. For another family name the parts in Python, as print(model) shows"),
+    ("text --model big_bird", "descend.layered(model, blocks='encoder.layer', readout="),
     ("text --model MODELS/bert --pooling max", "choice: 'max'"),
     ("text --model MODELS/bert --depth 2", "no setting --depth"),
     ("text --model MODELS/mean --pooling cls --max-length 30", "can't be replaced; leave out --pooling cls"),
@@ -149,6 +151,7 @@ TRAINED = [
         "knows the classes dogs, cats; data has cows, dogs, and of cows the model has none".replace("data", "FARM"),
     ),
     ("image --model MODELS/three --image-size 30", "multiple of 4"),
+    ("image --model beit --image-size 32", "beit takes images of 224 pixels alone"),
     ("image --model MODELS/three --keep-layers 4", "layers must be 1 to 3"),
     ("image --model MODELS/three --data nowhere", "does not exist; expected a file or folder, digits"),
     ("image --model MODELS/three --method neftune", "word embeddings"),
@@ -375,7 +378,8 @@ FILES = {
         for file, text in (("config.json", RUN), (name, "mine"))
     },
     "t5/config.json": '{"model_type": "t5"}',
-    "roformer/config.json": '{"model_type": "roformer"}',
+    "big_bird/config.json": '{"model_type": "big_bird"}',
+    "beit/config.json": '{"model_type": "beit"}',
     "words/vocab.txt": "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(900))]),
     "moods.csv": "\n".join(
         ["text,label", *(f"{place} {mood},{mood}" for place in range(20) for mood in ("joy", "calm", "fear"))]

@@ -17,6 +17,14 @@ def _capped(config: Any, logits: Tensor) -> Tensor:
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
+def _divided(config: Any, logits: Tensor) -> Tensor:
+    return logits / config.logits_scaling
+
+
+def _multiplied(config: Any, logits: Tensor) -> Tensor:
+    return logits * config.logit_scale
+
+
 class Family(NamedTuple):
     """A row of `FAMILIES`: the parts of a language model that differ between model families.
 
@@ -35,24 +43,52 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family(),
-    "mistral": Family(),
-    "ministral": Family(),
-    "qwen2": Family(),
-    "qwen3": Family(),
-    "qwen3_moe": Family(),
-    "gemma": Family(),
-    "gemma2": Family(_capped),
-    "gemma3_text": Family(_capped),
+    **dict.fromkeys(
+        (
+            "llama",
+            "apertus",
+            "arcee",
+            "bitnet",
+            "cwm",
+            "diffllama",
+            "ernie4_5",
+            "flex_olmo",
+            "gemma",
+            "glm",
+            "glm4",
+            "helium",
+            "hunyuan_v1_dense",
+            "ministral",
+            "ministral3",
+            "mistral",
+            "mixtral",
+            "olmo",
+            "olmo2",
+            "olmo3",
+            "olmoe",
+            "phi3",
+            "phimoe",
+            "qwen2",
+            "qwen2_moe",
+            "qwen3",
+            "qwen3_moe",
+            "seed_oss",
+            "smollm3",
+            "starcoder2",
+        ),
+        Family(),
+    ),
+    **dict.fromkeys(("exaone4", "gpt_oss", "nemotron", "stablelm"), Family(drafts=False)),
+    **dict.fromkeys(("gemma2", "gemma3_text", "vaultgemma"), Family(_capped)),
+    **dict.fromkeys(("granite", "granitemoe"), Family(_divided)),
+    "cohere": Family(_multiplied),
+    "cohere2": Family(_multiplied, drafts=False),
     "phi": Family(norm="final_layernorm"),
-    "phi3": Family(),
-    "olmo2": Family(),
-    "olmo3": Family(),
-    "smollm3": Family(),
-    "granite": Family(lambda config, logits: logits / config.logits_scaling),
-    "cohere": Family(lambda config, logits: logits * config.logit_scale),
-    "gpt2": Family(blocks="h", norm="ln_f", drafts=False),
+    "persimmon": Family(norm="final_layernorm", drafts=False),
+    **dict.fromkeys(("gpt2", "falcon", "gpt_bigcode", "gptj"), Family(blocks="h", norm="ln_f", drafts=False)),
     "gpt_neox": Family(norm="final_layer_norm", drafts=False),
+    **dict.fromkeys(("biogpt", "xglm"), Family(norm="layer_norm", drafts=False)),
+    "opt": Family(blocks="decoder.layers", norm="decoder.final_layer_norm", drafts=False),
 }
 """``config.model_type`` → the model family. In all of them the final norm and `get_output_embeddings` read h_L."""
 

@@ -13,7 +13,7 @@ from descend.errors import refuse
 from descend.models.encoders import LayeredEncoder
 from descend.models.own_exits import EXITS
 
-SHARED = frozenset({"rel_embeddings"})
+SHARED = frozenset({"rel_embeddings", "position_bias"})
 """Arguments of a block that have no row for each text, although they may have as many rows as the batch."""
 
 

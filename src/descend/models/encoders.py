@@ -53,7 +53,9 @@ def _positions_after_padding(config: Any) -> int:
 _positions = attrgetter("max_position_embeddings")
 
 Head = tuple[str | Callable[[Tensor], Tensor], ...]
-"""The parts of a head in the order of their calls: dotted names of modules of the Hugging Face model, or functions."""
+"""The parts of a head in the order of their calls: dotted names of modules of the Hugging Face model, or functions.
+
+A name that starts with a dot is that of a module of its ``base_model``."""
 
 
 class Family(NamedTuple):
@@ -85,9 +87,14 @@ class Family(NamedTuple):
 
 
 _TOKENS: dict[str, Any] = {"token_head": ("dropout", "classifier"), "answer_head": ("qa_outputs",)}
-_ROBERTA = (_alone, "classifier")
 _MODERNBERT = ("head", "drop", "classifier")
-_DECODER = Family(_last, ("score",), "layers", _positions, last_token, norm="norm")
+_DEBERTA = Family(first, (_alone, "pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS)
+_BERT = _DEBERTA._replace(head=(_alone, ".pooler", "dropout", "classifier"))
+_ELECTRA = _DEBERTA._replace(head=(_alone, "classifier"))
+_ROBERTA = _ELECTRA._replace(longest=_positions_after_padding)
+_LLAMA = Family(_last, ("score",), "layers", _positions, last_token, norm="norm")
+_GPT2 = _LLAMA._replace(blocks="h", norm="ln_f")
+_PHI = _LLAMA._replace(norm="final_layernorm")
 
 FAMILIES: dict[str, Family] = {
     "distilbert": Family(
@@ -98,26 +105,22 @@ FAMILIES: dict[str, Family] = {
         token_head=("dropout", "classifier"),
         answer_head=("dropout", "qa_outputs"),
     ),
-    "bert": Family(first, (_alone, "bert.pooler", "dropout", "classifier"), "encoder.layer", _positions, **_TOKENS),
-    "roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "xlm-roberta": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "mpnet": Family(first, _ROBERTA, "encoder.layer", _positions_after_padding, **_TOKENS),
-    "electra": Family(first, _ROBERTA, "encoder.layer", _positions, **_TOKENS),
-    "albert": Family(
-        first,
-        ("albert.pooler", "albert.pooler_activation", "dropout", "classifier"),
-        "encoder.albert_layer_groups",
-        _positions,
-        **_TOKENS,
+    **dict.fromkeys(("bert", "ernie", "fnet", "luke", "markuplm", "mobilebert", "rembert", "roc_bert"), _BERT),
+    "megatron-bert": _BERT._replace(norm="encoder.ln"),
+    "layoutlm": _BERT._replace(answer_head=()),
+    **dict.fromkeys(("gte", "nomic_bert"), _BERT._replace(blocks="layers", answer_head=())),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet"), _ROBERTA),
+    "xlm-roberta-xl": _ROBERTA._replace(norm="encoder.LayerNorm"),
+    "roberta-prelayernorm": _ROBERTA._replace(norm="LayerNorm"),
+    "esm": _ROBERTA._replace(norm="encoder.emb_layer_norm_after", answer_head=()),
+    **dict.fromkeys(("electra", "convbert", "roformer", "yoso"), _ELECTRA),
+    "jina_embeddings_v3": _ELECTRA._replace(blocks="layers"),
+    "albert": _BERT._replace(
+        head=(".pooler", ".pooler_activation", "dropout", "classifier"),
+        blocks="encoder.albert_layer_groups",
     ),
-    "deberta-v2": Family(
-        first,
-        (_alone, "pooler", "dropout", "classifier"),
-        "encoder.layer",
-        _positions,
-        after_first="encoder.conv",
-        **_TOKENS,
-    ),
+    "deberta": _DEBERTA,
+    "deberta-v2": _DEBERTA._replace(after_first="encoder.conv"),
     "modernbert": Family(
         _first_or_mean,
         _MODERNBERT,
@@ -127,10 +130,47 @@ FAMILIES: dict[str, Family] = {
         token_head=_MODERNBERT,
         answer_head=_MODERNBERT,
     ),
-    "llama": _DECODER,
-    "mistral": _DECODER,
-    "qwen2": _DECODER,
-    "qwen3": _DECODER,
+    "modernbert-decoder": _LLAMA._replace(head=_MODERNBERT, norm="final_norm"),
+    **dict.fromkeys(
+        (
+            "llama",
+            "arcee",
+            "diffllama",
+            "exaone4",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "glm",
+            "glm4",
+            "gpt_oss",
+            "helium",
+            "hunyuan_v1_dense",
+            "ministral",
+            "ministral3",
+            "mistral",
+            "mixtral",
+            "nemotron",
+            "olmo",
+            "olmo2",
+            "olmo3",
+            "phi3",
+            "qwen2",
+            "qwen2_moe",
+            "qwen3",
+            "qwen3_moe",
+            "seed_oss",
+            "smollm3",
+            "stablelm",
+            "starcoder2",
+        ),
+        _LLAMA,
+    ),
+    **dict.fromkeys(("phi", "persimmon"), _PHI),
+    **dict.fromkeys(("gpt2", "falcon", "gpt_bigcode", "gptj"), _GPT2),
+    "mpt": _LLAMA._replace(blocks="blocks", norm="norm_f", longest=attrgetter("max_seq_len")),
+    "gpt_neox": _LLAMA._replace(norm="final_layer_norm"),
+    "biogpt": _LLAMA._replace(norm="layer_norm"),
+    "opt": _LLAMA._replace(blocks="decoder.layers", norm="decoder.final_layer_norm"),
     # The rest is its encoder's, see `family_of`.
     MeanPooledConfig.model_type: Family(_first_or_mean, ("dropout", "score"), "", None),
     TextUTConfig.model_type: Family(_first_or_mean, ("dropout", "classifier"), "layers", None),
@@ -161,7 +201,7 @@ class LayeredEncoder(LibraryModel):
         super().__init__(network)
         config = self.library.base_model.config
         groups = {name: getattr(config, name, 1) for name in ("num_hidden_groups", "inner_group_num")}
-        able = [name for name, family in FAMILIES.items() if family.token_head]
+        able = [name for name, family in FAMILIES.items() if getattr(family, self.head_field)]
         refuse(
             (
                 not any(each.__name__.endswith(self.task_class) for each in type(self.library).__mro__),
@@ -189,7 +229,9 @@ class LayeredEncoder(LibraryModel):
     @property
     def head(self) -> Head:
         """The parts of the head."""
-        return getattr(self.family, self.head_field)
+        base = self.library.base_model_prefix
+        parts: Head = getattr(self.family, self.head_field)
+        return tuple(f"{base}{part}" if isinstance(part, str) and part[0] == "." else part for part in parts)
 
     @property
     def last_of_head(self) -> nn.Module:
@@ -247,7 +289,18 @@ class LayeredEncoder(LibraryModel):
         looks = self.looks(inputs)
         if self.is_decoder and looks is not None:
             others[LOOKS] = looks
-        return others | {"inputs_embeds": self.get_input_embeddings()(ids)}
+        words = self.get_input_embeddings()(ids)
+        if getattr(base.config, "token_dropout", False):
+            words = _rescaled(words, ids, inputs.get("attention_mask"), base.config.mask_token_id)
+        return others | {"inputs_embeds": words}
+
+
+def _rescaled(words: Tensor, ids: Tensor, mask: Tensor | None, masked: int) -> Tensor:
+    """The words (B, T, H) of ESM as it scales them where it knows their numbers, as if 12 % of a text were masked."""
+    gone = ids == masked
+    lengths = ids.shape[1] if mask is None else mask.sum(1)
+    scale = (1 - 0.15 * 0.8) / (1 - gone.sum(1) / lengths)
+    return words.masked_fill(gone[..., None], 0.0) * scale[:, None, None].to(words.dtype)
 
 
 class LayeredTokenClassifier(LayeredEncoder):

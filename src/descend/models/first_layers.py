@@ -47,6 +47,11 @@ def keep_first(model: LayeredModel, layers: int) -> None:
     for name in PER_LAYER:
         if value := getattr(config, name, None):
             setattr(config, name, value[:layers])
+    # ESM's head for contacts reads the attention of every block.
+    if contacts := getattr(model.saved.base_model, "contact_head", None):
+        inputs = layers * config.num_attention_heads
+        contacts.in_features = contacts.regression.in_features = inputs
+        contacts.regression.weight = nn.Parameter(contacts.regression.weight.detach()[:, :inputs].clone())
     setattr(config, "depth" if hasattr(config, "depth") else "num_hidden_layers", layers)
     if stages := getattr(config, "stage_names", None):  # DINOv2's names of the embedding's and the blocks' outputs
         config.stage_names = stages[: layers + 1]

@@ -20,15 +20,22 @@ def _first_and_mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | Non
     return torch.cat([hidden[:, 0], patches.mean(1)], 1)
 
 
+def _mean(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return norm(hidden).mean(1)
+
+
+def _mean_patch(config: Any, norm: Norm, hidden: Tensor, looks: Tensor | None) -> Tensor:
+    return norm(hidden[:, 1:].mean(1))
+
+
 _VIT = Family(first, ("classifier",), "layers", None, norm="layernorm")
 _DINO = Family(_first_and_mean, ("classifier",), "encoder.layer", None, norm="layernorm")
 
 FAMILIES: dict[str, Family] = {
-    "vit": _VIT,
-    "deit": _VIT,
-    "vit_msn": _VIT,
-    "dinov2": _DINO,
-    "dinov2_with_registers": _DINO,
+    **dict.fromkeys(("vit", "deit", "vit_msn"), _VIT),
+    **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINO),
+    "beit": _VIT._replace(pool=_mean_patch, norm="pooler.layernorm"),
+    "ijepa": _VIT._replace(pool=_mean),
 }
 """``config.model_type`` → the model family, as `descend.models.encoders.FAMILIES` for texts."""
 

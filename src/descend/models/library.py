@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -60,10 +60,28 @@ def check_family(config: Any, families: Mapping[str, Any]) -> None:
         ),
         (kind == "funnel", f"{unreadable} its blocks shorten the text, so one head can't read every layer."),
         (
-            kind not in families,
-            f"model_type must be one of {', '.join(families)}; got {kind!r}. To add a family, give its table FAMILIES "
-            "a row; or use descend.layered(model, ...).",
+            kind == "opt" and not (config.do_layer_norm_before and config.word_embed_proj_dim == config.hidden_size),
+            f"{unreadable} it has no norm after the last block, or projects what that gives, as opt-350m alone does.",
         ),
+        (
+            kind == "beit" and not config.use_mean_pooling,
+            f"{unreadable} it reads [CLS]. Give it the mean patch: config.use_mean_pooling = True.",
+        ),
+        (kind not in families, unknown(kind, families)),
+    )
+
+
+def unknown(kind: str, families: Iterable[str]) -> str:
+    """The error of a model of no known family: which families are known, and how to name the blocks of another one.
+
+    Args:
+        kind: The model's ``model_type``.
+        families: The known ones.
+    """
+    return (
+        f"model_type must be one of {', '.join(families)}; got {kind!r}. For another family name the parts in Python, "
+        "as print(model) shows them: descend.layered(model, blocks='encoder.layer', readout=lambda hidden: "
+        "model.classifier(hidden[:, 0]), embeddings='embeddings.word_embeddings'). Or give its table FAMILIES a row."
     )
 
 
@@ -165,11 +183,21 @@ class LibraryModel(WrappedModel):
         if self.is_decoder:
             given["use_cache"] = False
         altered = {} if base.config.return_dict else {"return_dict": True}  # else a model's parts return tuples, too
-        if self.family.norm is not None:
+        collected = "hidden_states" in (base._can_record_outputs or {})
+        if self.family.norm is not None and collected:
             # The last of them is then h_L, before the final norm. A saved configuration has no such entry.
             altered["tie_last_hidden_states"] = False
-        with changed(base.config, **altered) if altered else nullcontext():
-            return base(**given, output_hidden_states=True).hidden_states
+        with ExitStack() as during:
+            if altered:
+                during.enter_context(changed(base.config, **altered))
+            if self.family.norm is None or collected:
+                return base(**given, output_hidden_states=True).hidden_states
+            # A forward pass that lists its hidden states by hand puts the final norm's output in h_L's place.
+            last: list[Tensor] = []
+            norm = base.get_submodule(self.family.norm)
+            during.enter_context(norm.register_forward_pre_hook(lambda module, args: last.append(args[0])))
+            *states, _ = base(**given, output_hidden_states=True).hidden_states
+            return (*states, last[-1])
 
     # --- the readout, and own exits
 

@@ -134,7 +134,7 @@ class MeanPooledForSequenceClassification(LinearReadout):
         )
         config.take(self.encoder.config)  # its own knows its attention, which makes its mask
         if hasattr(self.encoder, "pooler"):
-            self.encoder.pooler = None  # the linear layer takes its place
+            self.encoder.pooler = nn.Identity()  # the linear layer takes its place
         self.dropout = nn.Dropout(config.dropout)
         self.score = nn.Linear(config.encoder.hidden_size, config.num_labels or 2)
         self.post_init()

@@ -93,6 +93,11 @@ class ImageRecipe(PretrainedSettings, Recipe):
                 f"{own} pixels in patches of {patch}."
             )
         size = self.image_size or _size(_processing(self.model), own)
+        if size != own and config.model_type == "beit":
+            raise InputError(
+                f"{self.model} takes images of {own} pixels alone: the positions of a BEiT can't be interpolated. Got "
+                f"--image-size {size}; leave it out, or choose another model."
+            )
         if size % patch:
             raise InputError(
                 f"image_size must be a multiple of {patch}, the side of a patch of {self.model}; got {size}. Choose "

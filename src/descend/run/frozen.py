@@ -13,6 +13,7 @@ from descend.errors import InputError, refuse
 from descend.evaluation.layers import Batches, few
 from descend.evaluation.probes import fit_exits
 from descend.models import causal, encoders, images
+from descend.models.library import unknown
 from descend.progress import is_quiet
 from descend.recipes import RECIPES
 from descend.recipes.base import config_of
@@ -123,7 +124,4 @@ def _recipe_of(config: PreTrainedConfig, model: str) -> str:
     if config.model_type in encoders.FAMILIES:
         return "text"
     known = dict.fromkeys([*encoders.FAMILIES, *causal.FAMILIES, *images.FAMILIES])
-    raise InputError(
-        f"expected an encoder, a vision transformer or a causal language model, of model_type {', '.join(known)}; "
-        f"{model} is of {config.model_type!r}. In Python descend.layered reads any model."
-    )
+    raise InputError(f"{model}: {unknown(config.model_type, known)}")
