@@ -22,7 +22,7 @@ from descend.models import ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 
 data = load_video(None, window=5)
-test = Subset(data.test, range(0, len(data.test), 20))
+test = Subset(data.test, range(0, len(data.test), 8))
 print(f"{len(data.train)} windows to train on, σ_x = {data.sigma:.3f}")
 
 # %%
