@@ -309,7 +309,7 @@ def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lo
     tmp_path, monkeypatch, capsys, heartbeats, retries
 ):
     out, train = tmp_path / "sweep", run.train
-    monkeypatch.setattr(run, "train", lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(run, "train", lambda *args, **kwargs: signal.raise_signal(signal.SIGINT))
     assert main(words(out, 1, *ERM)) == 130
     monkeypatch.setattr(run, "train", train)
     monkeypatch.setattr(worker, "GRACE", 1)
@@ -462,6 +462,7 @@ def test_a_trials_folder_is_never_another_one_than_the_sweeps(folder):
     assert folder_of("erm", trial) == "trials/erm-002"
 
 
+@pytest.mark.slow
 def test_a_link_in_the_place_of_a_trial_costs_nobody_a_model(tmp_path):
     out, other = tmp_path / "sweep", tmp_path / "other"
     assert main(words(out, 2, *ERM)) == 0
