@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import shutil
-import signal
 import socket
 import sqlite3
 import sys
@@ -308,8 +307,11 @@ def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_pat
 def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lost_one(
     tmp_path, monkeypatch, capsys, heartbeats, retries
 ):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
     out, train = tmp_path / "sweep", run.train
-    monkeypatch.setattr(run, "train", lambda *args, **kwargs: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(run, "train", interrupted)
     assert main(words(out, 1, *ERM)) == 130
     monkeypatch.setattr(run, "train", train)
     monkeypatch.setattr(worker, "GRACE", 1)
