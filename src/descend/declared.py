@@ -9,6 +9,10 @@ from typing import Annotated, Any, NamedTuple
 SPLITS = ("test", "validation", "train")
 """The parts of a run's data."""
 
+AUTO, CERTIFIED, BEST = "auto", "certified", "best"
+"""The values of ``--layers`` that choose K: the smallest on validation data that is as good as full depth, the smallest
+that the evaluated data certify, and the best on validation data."""
+
 GENERATED = "generated"
 """The value of ``data`` for the generated data that come with Descend."""
 

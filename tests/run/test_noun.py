@@ -170,3 +170,11 @@ def test_the_main_process_alone_writes(tmp_path, monkeypatch):
 def test_a_wrong_argument_is_one_error(wrong, message):
     with pytest.raises(InputError, match=message):
         wrong(Run.of(layers(), samples(8), task=Classes()))
+
+
+def test_an_export_loads_the_model_once(finished, tmp_path, monkeypatch):
+    kind, loads = type(Run.read(finished).recipe), []
+    restore = kind.restore
+    monkeypatch.setattr(kind, "restore", lambda *args: loads.append(1) or restore(*args))
+    Run.read(finished).export(1, tmp_path / "one")
+    assert len(loads) == 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import COMPLETING, check_run, declared, hyphenated, levels, read, talk
 from descend.cli.settings import given_settings
+from descend.declared import AUTO, BEST, CERTIFIED
 from descend.errors import InputError, refuse, refusing
 
 if TYPE_CHECKING:
@@ -23,10 +24,9 @@ TOLERANCE_HELP = (
 
 def check_layers(layers: str) -> None:
     """Refuse a value of ``--layers`` that is no number and no way to choose one."""
-    chosen = ("auto", "certified", "best")
     refuse(
         (
-            layers not in chosen and not layers.isdecimal(),
+            layers not in (AUTO, CERTIFIED, BEST) and not layers.isdecimal(),
             f"layers must be a whole number of at least 1, auto, certified or best; got {layers!r}.",
         )
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.commands import LAYERS_HELP, TOLERANCE_HELP, check_layers
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import DIGITS, SPLITS, TEXTS
+from descend.declared import AUTO, DIGITS, SPLITS, TEXTS
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
@@ -177,7 +177,7 @@ def layers(words: Sequence[str]) -> None:
             "--layers and --tolerance choose what --save writes; add --save FOLDER, or leave them out.",
         ),
     )
-    check_layers(options.layers or "auto")
+    check_layers(options.layers or AUTO)
     from descend.results import KEPT_WITHIN
     from descend.run import Run, exporting, frozen_folder
     from descend.writing import locked, refuse_full
@@ -190,7 +190,7 @@ def layers(words: Sequence[str]) -> None:
     settings = {name: value for name, value in given.items() if value is not None}
     run = Run.frozen(options.model, options.data, out, most=options.most, **settings)
     tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
-    how = options.layers or "auto"
+    how = options.layers or AUTO
     exporting.check_choice(tolerance, int(how) if how.isdecimal() else None, run.depth, options.model)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):

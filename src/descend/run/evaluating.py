@@ -151,11 +151,11 @@ def settle(
         tqdm.write(f"WARNING: {run.model_folder} has weights that are NaN or infinite: {names}.", file=sys.stderr)
     run.shift = shift or run.shift
     levels = [GaussianNoise(level).level for level in np.ravel([] if noise is None else noise).tolist()]
-    if noise is None:
+    if noise is None and run.recipe is not None:
+        levels = usual_levels(run.recipe, run.shift)
+    elif noise is None:
         of_training = run.shift == trained.kind
         levels = usual_curve(trained.level) if of_training else _asked_curve(run.shift, trained.level)
-        if run.recipe is not None:
-            levels = usual_levels(run.recipe, run.shift)
     noisy = max([*levels, trained.level]) > 0
     if most is not None:
         run.samples = few(run.samples, most)

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from descend.contract import resolve
+from descend.declared import AUTO, BEST, CERTIFIED
 from descend.errors import InputError, refuse
 from descend.evaluation.needed import held
 from descend.models import (
@@ -57,10 +58,6 @@ from descend.run.run import Run
 from descend.writing import refuse_full
 
 _EXPECTED = "config.json and model.safetensors, as export wrote them"
-
-AUTO, CERTIFIED, BEST = "auto", "certified", "best"
-"""The values of ``--layers`` that choose K: the smallest on validation data that is as good as full depth, the smallest
-that the evaluated data certify, and the best on validation data."""
 
 
 def choose(
@@ -193,7 +190,7 @@ def export(run: Run, layers: int, out: Path) -> list[str]:
     adapters = hasattr(network.saved, "peft_config")
     own = isinstance(network, LibraryModel) and network.own_exits is not None
     summary, before = run.evaluated, _parameters(network.saved)
-    again = _write(network, layers, out, whole, run.tokenizer)
+    again = _write(whole, layers, out)
     lines = [f"{out}: the first {layers} of {depth} layers of {source}."]
     if layers == depth:
         lines.append("No layer is left out.")
@@ -211,7 +208,8 @@ class _Whole:
     """A model that is about to be cut.
 
     Attributes:
-        network: The model; it is cut in place.
+        network: The model, a `LibraryModel` or a `Denoiser`; it is cut in place.
+        tokenizer: Its tokenizer, or None.
         source: What it is called.
         origin: More about where the checkpoint comes from, for its configuration.
         dtype: The type of the weights; None for float32.
@@ -219,6 +217,7 @@ class _Whole:
     """
 
     network: Any
+    tokenizer: Any
     source: str
     origin: dict[str, Any]
     dtype: torch.dtype | None
@@ -230,12 +229,14 @@ def _whole_of_run(run: Run, layers: int, out: Path) -> _Whole:
     folder, source = run.model_folder.parent, run.model_folder
     check_export(folder, layers, out)
     config, trained = read_config(folder), read_trained(source)
-    network = of_run(folder, run.checkpoint)["model"]  # anew: it will be cut
+    loaded = of_run(folder, run.checkpoint)  # anew: it will be cut
+    network = loaded["model"]
     own = isinstance(network, LibraryModel) and network.own_exits is not None
     adapters = hasattr(network.saved, "peft_config")
     origin: dict[str, Any] = trained.content() if trained else {}
     return _Whole(
         network,
+        loaded["tokenizer"],
         str(source),
         origin | {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries},
         None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
@@ -265,6 +266,7 @@ def _whole_in_memory(run: Run, layers: int, out: Path) -> _Whole:
     )
     return _Whole(
         deepcopy(network).cpu(),
+        run.tokenizer,
         source or label,
         trained.content() if trained else {},
         None if hasattr(network.saved, "peft_config") else network.saved.dtype,
@@ -292,12 +294,14 @@ def _compared(
 ) -> str:
     """What an export gives against the whole model, and the line of code that serves it."""
     parts = []
-    if summary is not None and summary.depth == depth:
+    if summary is not None and summary.depth != depth:
+        summary = None  # of another model
+    if summary is not None:
         metric = summary.layer_metrics[summary.train_noise]
         digits = 4 if summary.higher_is_better else 2
         parts.append(f"{summary.metric} {metric[layers]:.{digits}f} ({metric[-1]:.{digits}f})")
     parts.append(f"{_parameters(again):.3g} million parameters ({before:.3g})")
-    if summary is not None and summary.depth == depth and summary.latency is not None:
+    if summary is not None and summary.latency is not None:
         times = summary.latency.milliseconds
         parts.append(f"{times[layers]:.3g} ms a sample ({times[-1]:.3g})")
     served = serving_line(again, out)
@@ -346,19 +350,18 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
     export(run, layers, Path(out))
 
 
-def _write(network: Any, layers: int, out: Path, whole: _Whole, tokenizer: Any) -> Any:
+def _write(whole: _Whole, layers: int, out: Path) -> Any:
     """Cut a model, write it with its card, and load it again to compare its output with that of exit K.
 
     Args:
-        network: The whole model, a `LibraryModel` or a `Denoiser`; it is cut in place.
+        whole: The whole model.
         layers: K.
         out: The folder.
-        whole: What is known of it.
-        tokenizer: The tokenizer, or None.
 
     Returns:
         The checkpoint, loaded in float32.
     """
+    network, tokenizer = whole.network, whole.tokenizer
     refuse_broken(network, "the model to export")
     depth, inputs = network.eval().depth, network.probe_inputs()
     with torch.no_grad():
