@@ -409,11 +409,14 @@ def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family)
         torch.testing.assert_close(slope, expected[name], rtol=1e-3, atol=1e-4 * scale, msg=name)
 
 
+OWN = {"class-bert", "class-roberta", "class-deberta-v2", "class-llama", "language-gpt2", "language-llama", "image-vit"}
+
+
 @pytest.mark.parametrize(
     ("head", "family"),
     [
-        *cases("class", "language", "image"),
-        *(pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in cases("tokens", "answer")),
+        pytest.param(*case.values, id=case.id, marks=case.marks if case.id in OWN else pytest.mark.slow)
+        for case in CASES
     ],
 )
 def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(head, family, tmp_path):

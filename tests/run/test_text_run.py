@@ -16,7 +16,7 @@ from descend.recipes import RECIPES
 from descend.results import best_layer, put, read_config, read_summary
 from descend.run import EarlyExits
 from descend.tasks.text import Classification, generate_reviews
-from tests.support.cases import slow_but
+from tests.support.cases import slow, slow_but
 from tests.support.runs import SAVED, UNSAVED, said, trained
 from tests.support.texts import review_folder
 
@@ -82,7 +82,7 @@ def test_pairs_from_disk_end_to_end(real_data, tmp_path):
 # --- pretrained models
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "deberta-v2", "llama"])
+@pytest.mark.parametrize("family", ["bert", "modernbert", *map(slow, ("roberta", "deberta-v2", "llama"))])
 @pytest.mark.parametrize("head", ["", "-bare"])
 @pytest.mark.parametrize("pooling", [None, "cls", "mean"])
 def test_every_family_gets_the_head_that_is_asked_for(family, head, pooling, models, reviews):

@@ -24,6 +24,7 @@ from trl import SFTConfig, SFTTrainer
 from descend import DescentConfig, DescentTrainer, InputError
 from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
+from tests.support.cases import slow, slow_but
 from tests.support.networks import IMAGES, QUIET, causal, image_network, network
 from tests.support.ranks import fitted
 from tests.support.tagging import HEADS, texts
@@ -135,7 +136,16 @@ def test_a_model_set_to_return_tuples_trains_as_one_that_returns_its_outputs_by_
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize(("kind", "family"), CASES)
+FAST = {
+    ("text", "distilbert"),
+    ("tokens", "distilbert"),
+    ("answer", "distilbert"),
+    ("language", "llama"),
+    ("image", "vit"),
+}
+
+
+@pytest.mark.parametrize(("kind", "family"), slow_but(FAST, CASES))
 def test_plain_training_is_the_librarys_own(kind, family, tmp_path, tokenizer):
     """By SGD: Adam makes a step of what rounding leaves of a gradient."""
     # Of some other families Transformers adds up the means of micro-batches.
@@ -158,8 +168,8 @@ def test_plain_training_is_the_librarys_own(kind, family, tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("kind", "family"),
     [
-        *(case for case in CASES if case[0] in ("text", "language")),
-        *(("image", "vit"), ("image", "dinov2"), ("tokens", "bert"), ("answer", "bert")),
+        *slow_but(FAST, [case for case in CASES if case[0] in ("text", "language")]),
+        *(("image", "vit"), slow(("image", "dinov2")), ("tokens", "bert"), ("answer", "bert")),
     ],
 )
 def test_adapters_learn_under_constraints_and_noise_and_are_what_is_saved(kind, family, tmp_path, tokenizer):

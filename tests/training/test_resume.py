@@ -12,6 +12,7 @@ from torch.utils.data import Subset
 
 from descend import UT, DescentTrainer, GaussianNoise, InputError
 from tests.support import ranks, runs
+from tests.support.cases import slow_but
 
 STEPS, STOP = 7, 3
 EPOCHS = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch"}
@@ -93,7 +94,18 @@ MATRIX = {
 """Case → a function that makes its trainer, the settings, and the step of the checkpoint that it resumes from."""
 
 
-@pytest.mark.parametrize("case", MATRIX)
+FAST = (
+    "erm",
+    "price from 0, best model kept",
+    "adam, explicit slack, in micro-batches",
+    "nupi, ratios, a cap, every second step",
+    "r-drop",
+    "language, targets sampled",
+    "own exits",
+)
+
+
+@pytest.mark.parametrize("case", slow_but(FAST, MATRIX))
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path, case):
     make, settings, checkpoint = MATRIX[case]
     whole, resumed = (make(tmp_path, **settings) for _ in range(2))
