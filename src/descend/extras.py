@@ -17,6 +17,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "llm": {"trl": "trl", "peft": "peft", "datasets": "datasets"},
     "report": _PAGES,
     "sweep": {"optuna": "optuna", "sqlalchemy": "sqlalchemy"} | _PAGES,
+    "onnx": {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
     "tasks": {"lm_eval": "lm-eval"},
     "privacy": {"dp_accounting": "dp-accounting"},
     "postgres": {"psycopg": "psycopg[binary]"},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import COMPLETING, check_run, declared, hyphenated, levels, read, talk
 from descend.cli.settings import given_settings
-from descend.declared import AUTO, BEST, CERTIFIED
+from descend.declared import AUTO, BEST, CERTIFIED, FORMATS
 from descend.errors import InputError, refuse, refusing
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ TOLERANCE_HELP = (
     "with auto, certified: how much worse than full depth at the training noise: 1, 2 or 5 points of an accuracy, "
     "percent of an error [2]"
 )
+FORMAT_HELP = f"{', '.join(FORMATS)}: a checkpoint of Transformers, or a model.onnx for onnxruntime [{FORMATS[0]}]"
 
 
 def check_layers(layers: str) -> None:
@@ -56,6 +57,7 @@ def export(words: Sequence[str]) -> None:
             "--tolerance": dict(type=float, help=TOLERANCE_HELP),
             "--model": dict(default="model", help="model or best_feasible [model]"),
             "--out": dict(type=Path, required=True, help="folder to write; new or empty"),
+            "--format": dict(choices=FORMATS, metavar="NAME", default=FORMATS[0], help=FORMAT_HELP),
         },
         talks=True,
     )
@@ -72,7 +74,7 @@ def export(words: Sequence[str]) -> None:
     from descend.results import KEPT_WITHIN
     from descend.run import Run, exporting
 
-    exporting.check_export(options.run, None if auto else int(options.layers), options.out)
+    exporting.check_export(options.run, None if auto else int(options.layers), options.out, options.format)
     if auto:
         tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
         layers, lines = exporting.choose(
@@ -86,7 +88,7 @@ def export(words: Sequence[str]) -> None:
         print("\n".join(lines), flush=True)
     else:
         layers = int(options.layers)
-    print("\n".join(Run.read(options.run, model=options.model).export(layers, options.out)))
+    print("\n".join(Run.read(options.run, model=options.model).export(layers, options.out, options.format)))
 
 
 def denoise(words: Sequence[str]) -> None:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.cli.commands import LAYERS_HELP, TOLERANCE_HELP, check_layers
+from descend.cli.commands import FORMAT_HELP, LAYERS_HELP, TOLERANCE_HELP, check_layers
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import AUTO, DIGITS, SPLITS, TEXTS
+from descend.declared import AUTO, DIGITS, FORMATS, SPLITS, TEXTS
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
@@ -167,14 +167,15 @@ def layers(words: Sequence[str]) -> None:
             "--save": dict(type=Path, metavar="FOLDER", help="also write the first K layers as a model; new or empty"),
             "--layers": dict(metavar="K", help=f"with --save: {LAYERS_HELP} [auto]"),
             "--tolerance": dict(type=float, help=TOLERANCE_HELP),
+            "--format": dict(choices=FORMATS, metavar="NAME", help=f"with --save: {FORMAT_HELP}"),
         },
         talks=True,
     )
     check_data(options.data, hub=True, names=(DIGITS,))
     refuse(
         (
-            options.save is None and (options.layers, options.tolerance) != (None, None),
-            "--layers and --tolerance choose what --save writes; add --save FOLDER, or leave them out.",
+            options.save is None and (options.layers, options.tolerance, options.format) != (None, None, None),
+            "--layers, --tolerance and --format choose what --save writes; add --save FOLDER, or leave them out.",
         ),
     )
     check_layers(options.layers or AUTO)
@@ -182,6 +183,8 @@ def layers(words: Sequence[str]) -> None:
     from descend.run import Run, exporting, frozen_folder
     from descend.writing import locked, refuse_full
 
+    form = options.format or FORMATS[0]
+    exporting.check_format(form)
     out = options.out or frozen_folder(options.model)
     refuse_file(out.expanduser(), "another place with --out")
     if options.save is not None:
@@ -189,6 +192,7 @@ def layers(words: Sequence[str]) -> None:
     given = {name: getattr(options, name) for name in ("dataset", "image_size", "max_length")}
     settings = {name: value for name, value in given.items() if value is not None}
     run = Run.frozen(options.model, options.data, out, most=options.most, **settings)
+    exporting.check_format(form, run.provenance.recipe)
     tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
     how = options.layers or AUTO
     exporting.check_choice(tolerance, int(how) if how.isdecimal() else None, run.depth, options.model)
@@ -198,7 +202,7 @@ def layers(words: Sequence[str]) -> None:
     show(out, summary)
     if options.save is not None:
         number, lines = (int(how), []) if how.isdecimal() else exporting.choose(out, tolerance, how=how, answered=True)
-        print("\n".join([*lines, *run.export(number, options.save)]))
+        print("\n".join([*lines, *run.export(number, options.save, form)]))
 
 
 def compare(words: Sequence[str]) -> None:

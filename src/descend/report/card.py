@@ -33,6 +33,7 @@ def card_of_run(
     layers: int | None = None,
     own: bool = False,
     note: str = "",
+    metadata: dict[str, Any] | None = None,
 ) -> str:
     """The card of a run's model, with its summary if it has been evaluated.
 
@@ -45,6 +46,7 @@ def card_of_run(
         layers: K, for an export of the first K layers; None for the whole model.
         own: Whether layers have exits of their own.
         note: A paragraph on how to load the model.
+        metadata: Further metadata of the card.
     """
     config, summary = read_config(folder), None
     with suppress(InputError):  # not evaluated yet, or damaged
@@ -84,6 +86,7 @@ def card_of_run(
         layer=layers,
         command=command,
         base_model=None if start == SMALL else hub_name(start),
+        metadata=metadata,
         noise_on=noise_on,
     )
 

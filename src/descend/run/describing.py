@@ -85,7 +85,7 @@ def run_card(folder: Path, network: Any, *, own: bool = False, **more: Any) -> s
     """
     own = own or getattr(getattr(network, "config", None), MARK, False)
     command = train_command(read_config(folder))
-    return card_of_run(folder, network, command, own=own, note=loading_note(network), **more)
+    return card_of_run(folder, network, command, own=own, **{"note": loading_note(network)} | more)
 
 
 def serving_line(network: Any, folder: Path) -> str:

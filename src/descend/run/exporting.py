@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from descend.contract import resolve
-from descend.declared import AUTO, BEST, CERTIFIED
+from descend.declared import AUTO, BEST, CERTIFIED, TRANSFORMERS
 from descend.errors import InputError, refuse
 from descend.evaluation.needed import held
 from descend.models import (
@@ -21,12 +21,9 @@ from descend.models import (
     LayeredCausalLM,
     LayeredModel,
     LibraryModel,
-    check_savable,
-    close,
     keep_first,
     load_model,
     merged,
-    plain_output,
     refuse_broken,
 )
 from descend.report.answer import Answer
@@ -52,12 +49,14 @@ from descend.results import (
     without_adapters,
     write_card,
 )
-from descend.run.describing import loading_note, run_card, serving_line
+from descend.run.describing import run_card
+from descend.run.formats import EXPECTED, Format, shape_of
 from descend.run.loading import of_run, provenance_of
+from descend.run.onnx import Onnx
 from descend.run.run import Run
 from descend.writing import refuse_full
 
-_EXPECTED = "config.json and model.safetensors, as export wrote them"
+_FORMATS: dict[str, type[Format]] = {each.name: each for each in (Format, Onnx)}
 
 
 def choose(
@@ -164,17 +163,18 @@ def choose(
     return layer, lines
 
 
-def export(run: Run, layers: int, out: Path) -> list[str]:
-    """Write the first K layers of a run's model as a checkpoint of Transformers, with its tokenizer and a model card.
+def export(run: Run, layers: int, out: Path, format: str = TRANSFORMERS) -> list[str]:
+    """Write the first K layers of a run's model in a folder, with its tokenizer and a model card.
 
     The embedding, the final norm and the head are the whole model's, and so is the type of the weights; where layer K
-    has an own exit, it becomes the norm and head. Adapters are added to the weights, in float32. Before the checkpoint
-    is put in place it is loaded again, and its output on a small made-up input is compared with that of exit K.
+    has an own exit, it becomes the norm and head. Adapters are added to the weights, in float32. Before the folder is
+    put in place it is loaded again, and its output on small made-up inputs is compared with that of exit K.
 
     Args:
         run: A run of a folder, a pretrained model with fitted readouts, or a model in memory.
         layers: K, from 1 to the number of layers.
         out: The folder to write; it must be empty or not exist.
+        format: One of `FORMATS`: ``transformers``, a checkpoint of it; or ``onnx``, a ``model.onnx`` in float32.
 
     Returns:
         What was written, in words, and for a language model what to type to draft with it. The last line compares it
@@ -182,25 +182,26 @@ def export(run: Run, layers: int, out: Path) -> list[str]:
 
     Raises:
         InputError: If the folder holds no finished run, K is out of range, ``out`` is not empty, or the family can't be
-            cut this way.
+            cut or written this way.
         SaveError: If the checkpoint can't be written.
     """
-    whole = (_whole_of_run if run.of_folder else _whole_in_memory)(run, layers, out)
+    check_format(format)
+    whole = (_whole_of_run if run.of_folder else _whole_in_memory)(run, layers, out, format)
     network, depth, source = whole.network, whole.network.depth, whole.source
     adapters = hasattr(network.saved, "peft_config")
     own = isinstance(network, LibraryModel) and network.own_exits is not None
     summary, before = run.evaluated, _parameters(network.saved)
-    again = _write(whole, layers, out)
+    plain, written = _write(whole, layers, out, _FORMATS[format])
     lines = [f"{out}: the first {layers} of {depth} layers of {source}."]
     if layers == depth:
         lines.append("No layer is left out.")
-    if getattr(again.config, "tied", False):
+    if getattr(plain.config, "tied", False):
         lines.append(f"Its layers share one set of weights: the copy has all of them and runs {layers} times.")
     if isinstance(network, LayeredCausalLM) and layers < depth:
         lines += _draft_lines(out, source, layers, depth, adapters, early=network.family.drafts and not own)
-    if note := loading_note(again):
-        lines.append(note)
-    return [*lines, _compared(summary, layers, depth, out, again, before)]
+    if note := written.note(plain):
+        lines.append(note.partition("\n")[0])
+    return [*lines, _compared(summary, layers, depth, out, plain, before, written)]
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class _Whole:
         source: What it is called.
         origin: More about where the checkpoint comes from, for its configuration.
         dtype: The type of the weights; None for float32.
-        card: Makes the card of the cut model.
+        card: Makes the card of the cut model; it takes a note on how to load it, and further metadata.
     """
 
     network: Any
@@ -221,13 +222,13 @@ class _Whole:
     source: str
     origin: dict[str, Any]
     dtype: torch.dtype | None
-    card: Callable[[Any], str]
+    card: Callable[..., str]
 
 
-def _whole_of_run(run: Run, layers: int, out: Path) -> _Whole:
+def _whole_of_run(run: Run, layers: int, out: Path, format: str) -> _Whole:
     """The model of a run's folder."""
     folder, source = run.model_folder.parent, run.model_folder
-    check_export(folder, layers, out)
+    check_export(folder, layers, out, format)
     config, trained = read_config(folder), read_trained(source)
     loaded = of_run(folder, run.checkpoint)  # anew: it will be cut
     network = loaded["model"]
@@ -239,12 +240,12 @@ def _whole_of_run(run: Run, layers: int, out: Path) -> _Whole:
         loaded["tokenizer"],
         str(source),
         origin | {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries},
-        None if adapters else load_model(type(network.saved.config), source, "a model", _EXPECTED).dtype,
-        lambda plain: run_card(folder, plain, checkpoint=run.checkpoint, layers=layers, own=own),
+        None if adapters else load_model(type(network.saved.config), source, "a model", EXPECTED).dtype,
+        lambda plain, **more: run_card(folder, plain, checkpoint=run.checkpoint, layers=layers, own=own, **more),
     )
 
 
-def _whole_in_memory(run: Run, layers: int, out: Path) -> _Whole:
+def _whole_in_memory(run: Run, layers: int, out: Path, format: str) -> _Whole:
     """A copy of a model without a run's folder."""
     network, depth = run.model, run.model.depth
     refuse(
@@ -270,16 +271,16 @@ def _whole_in_memory(run: Run, layers: int, out: Path) -> _Whole:
         source or label,
         trained.content() if trained else {},
         None if hasattr(network.saved, "peft_config") else network.saved.dtype,
-        lambda plain: card_of_model(
+        lambda plain, **more: card_of_model(
             plain,
             f"{label}-first-{layers}",
             what.strip(),
             trained,
             settings=asdict(run.recipe) if run.recipe else {},
-            note=loading_note(plain),
             summary=summary,
             layer=layers,
             base_model=hub_name(source) if source else None,
+            **more,
         ),
     )
 
@@ -290,7 +291,13 @@ def _parameters(network: nn.Module) -> float:
 
 
 def _compared(
-    summary: Summary | None, layers: int, depth: int, out: Path, again: PreTrainedModel, before: float
+    summary: Summary | None,
+    layers: int,
+    depth: int,
+    out: Path,
+    plain: PreTrainedModel,
+    before: float,
+    written: Format,
 ) -> str:
     """What an export gives against the whole model, and the line of code that serves it."""
     parts = []
@@ -300,11 +307,11 @@ def _compared(
         metric = summary.layer_metrics[summary.train_noise]
         digits = 4 if summary.higher_is_better else 2
         parts.append(f"{summary.metric} {metric[layers]:.{digits}f} ({metric[-1]:.{digits}f})")
-    parts.append(f"{_parameters(again):.3g} million parameters ({before:.3g})")
+    parts.append(f"{_parameters(plain):.3g} million parameters ({before:.3g})")
     if summary is not None and summary.latency is not None:
         times = summary.latency.milliseconds
-        parts.append(f"{times[layers]:.3g} ms a sample ({times[-1]:.3g})")
-    served = serving_line(again, out)
+        parts.append(f"{times[layers]:.3g} ms a sample{written.timed} ({times[-1]:.3g})")
+    served = written.serving_line(plain, out)
     return f"{out} (all {depth} layers in brackets): {', '.join(parts)}.{f' Serve it: {served}' if served else ''}"
 
 
@@ -329,8 +336,10 @@ def _draft_lines(out: Path, source: str, layers: int, depth: int, adapters: bool
     return [*lines, "in vLLM:", f"  vllm serve {shlex.quote(whole)} --speculative-config {shlex.quote(draft)}"]
 
 
-def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any = None) -> None:
-    """Write the first K layers of a model as a checkpoint of Transformers, as `export` does for a run.
+def export_model(
+    model: nn.Module, layers: int, out: str | Path, tokenizer: Any = None, *, format: str = TRANSFORMERS
+) -> None:
+    """Write the first K layers of a model in a folder, as `export` does for a run.
 
     Args:
         model: A model of Transformers whose layers can be read, such as ``trainer.model``, with adapters or without. It
@@ -338,34 +347,38 @@ def export_model(model: nn.Module, layers: int, out: str | Path, tokenizer: Any 
         layers: K, from 1 to the number of layers.
         out: The folder to write; it must be empty or not exist.
         tokenizer: The model's tokenizer, to save beside it.
+        format: What to write, see `export`.
 
     Raises:
         InputError: If it is another kind of model, K is out of range, ``out`` is not empty, or the family can't be cut
-            this way.
+            or written this way.
         SaveError: If the checkpoint can't be written.
     """
     network = model if isinstance(model, LayeredModel) else resolve(model, None, None)[0]
     label = type(without_adapters(network.saved)).__name__
     run = Run(model=network, tokenizer=tokenizer, provenance=provenance_of(None, recipe="", model=label), recipe=None)
-    export(run, layers, Path(out))
+    export(run, layers, Path(out), format)
 
 
-def _write(whole: _Whole, layers: int, out: Path) -> Any:
-    """Cut a model, write it with its card, and load it again to compare its output with that of exit K.
+def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[Any, Format]:
+    """Cut a model, write it with its card, and read it again to compare its output with that of exit K.
 
     Args:
         whole: The whole model.
         layers: K.
         out: The folder.
+        kind: What to write.
 
     Returns:
-        The checkpoint, loaded in float32.
+        The cut model, and the format that it was written in.
     """
-    network, tokenizer = whole.network, whole.tokenizer
+    network, depth = whole.network.eval(), whole.network.depth
     refuse_broken(network, "the model to export")
-    depth, inputs = network.eval().depth, network.probe_inputs()
+    if kind.dtype is not None:
+        network.to(kind.dtype)
+    form = kind(network, whole.tokenizer, layers)
     with torch.no_grad():
-        expected = list(network.predictions(inputs))[layers]
+        expected = [list(network.predictions(inputs))[layers] for inputs in form.batches]
     if hasattr(network.saved, "peft_config"):
         network = type(network)(merged(network.saved))
     keep_first(network, layers)
@@ -374,21 +387,33 @@ def _write(whole: _Whole, layers: int, out: Path) -> Any:
     plain: Any = network.saved
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
     setattr(plain.config, TRAINED_KEY, {**whole.origin, "exported_layers": layers, "of_layers": depth})
-    plain.to(whole.dtype or torch.float32)
-    check_savable(plain, tokenizer)
-    text = whole.card(plain)
+    plain.to(kind.dtype or whole.dtype or torch.float32)
+    text = whole.card(plain, note=form.note(plain), metadata=kind.metadata)
     with atomic_folder(out.absolute(), alone=False) as part:
-        plain.save_pretrained(part)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(part)
+        output = form.write(plain, part)
         write_card(part, text)
-        again = load_model(type(plain), part, "the export", _EXPECTED, dtype=torch.float32).eval()
-        if not close(plain_output(again, inputs), expected):
-            raise InputError(
-                f"{type(plain).__name__} can't be exported: its first {layers} layers alone do not give the output of "
-                f"exit {layers}. Nothing was written."
-            )
-    return again
+        for inputs, logits in zip(form.batches, expected, strict=True):
+            if not form.agrees(output(inputs), logits):
+                raise InputError(
+                    f"{type(plain).__name__} can't be exported: its first {layers} layers alone do not give the output "
+                    f"of exit {layers} on inputs of {shape_of(inputs)}. Nothing was written.{form.instead}"
+                )
+    return plain, form
+
+
+def check_format(format: str, recipe: str = "") -> None:
+    """Refuse a format that can't be written, before any work is done.
+
+    Args:
+        format: One of `FORMATS`.
+        recipe: The name of the recipe whose model it is; empty if it is not known yet.
+
+    Raises:
+        InputError: If it is none of them, or can't hold a model of the recipe.
+        MissingPackageError: If a package that it needs is not installed.
+    """
+    refuse((format not in _FORMATS, f"format must be one of {', '.join(_FORMATS)}; got {format!r}."))
+    _FORMATS[format].check(recipe)
 
 
 def check_choice(tolerance: float, layers: int | None = None, depth: int = 0, name: str = "") -> None:
@@ -422,18 +447,22 @@ def check_choice(tolerance: float, layers: int | None = None, depth: int = 0, na
     )
 
 
-def check_export(folder: Path, layers: int | None, out: Path) -> None:
+def check_export(folder: Path, layers: int | None, out: Path, format: str = TRANSFORMERS) -> None:
     """Refuse what `export` can't write, before anything is loaded.
 
     Args:
         folder: The run.
         layers: K; None if it is chosen later.
         out: The folder to write.
+        format: One of `FORMATS`.
 
     Raises:
-        InputError: If the folder holds no finished run, K is out of range, or ``out`` is not empty.
+        InputError: If the folder holds no finished run, K is out of range, ``out`` is not empty, or the format can't
+            hold the model.
+        MissingPackageError: If a package that the format needs is not installed.
     """
     config = read_config(folder)
+    check_format(format, config.recipe)
     refuse((not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."))
     if config.depth is not None:
         check_choice(WITHIN[0], layers, config.depth, str(folder))

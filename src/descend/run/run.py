@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, Self
 
-from descend.declared import GENERATED, SPLITS
+from descend.declared import GENERATED, SPLITS, TRANSFORMERS
 from descend.errors import InputError, refuse
 from descend.reading import read_json, refuse_file
 from descend.recipes.base import absolute_or_name
@@ -427,23 +427,25 @@ class Run:
             raise InputError("expected a place for the page; a model in memory has no folder. Give out.")
         return write_page([self.results], Path(place))
 
-    def export(self, layers: int, out: str | Path) -> list[str]:
-        """Write the first K layers as a checkpoint of Transformers.
+    def export(self, layers: int, out: str | Path, format: str = TRANSFORMERS) -> list[str]:
+        """Write the first K layers as a model of their own.
 
         Args:
             layers: K, from 1 to the number of layers.
             out: The folder to write; it must be empty or not exist.
+            format: ``transformers``, a checkpoint of it; or ``onnx``, a ``model.onnx`` for onnxruntime.
 
         Returns:
             What was written, in words.
 
         Raises:
-            InputError: If the run is not finished, K is out of range, ``out`` is not empty, or the family can't be cut.
+            InputError: If the run is not finished, K is out of range, ``out`` is not empty, or the family can't be cut
+                or written this way.
         """
         from descend.run import exporting
 
         refuse((self.arguments is not None, "this run is not trained yet: call run.train()."))
-        return exporting.export(self, layers, Path(out))
+        return exporting.export(self, layers, Path(out), format)
 
     def evaluate(
         self,

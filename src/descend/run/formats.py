@@ -1,0 +1,94 @@
+"""What an export is written as. `Format` is a checkpoint of Transformers, and the base of the other formats."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from descend.declared import TRANSFORMERS
+from descend.models import check_savable, close, load_model, plain_output
+from descend.run.describing import loading_note, serving_line
+
+EXPECTED = "config.json and model.safetensors, as export wrote them"
+
+
+class Format:
+    """A checkpoint of Transformers.
+
+    Args:
+        network: The whole model, a `LibraryModel` or a `Denoiser`, before it is cut.
+        tokenizer: Its tokenizer or image processor, or None.
+        layers: K.
+
+    Attributes:
+        batches: Inputs on which the output of the folder is compared with that of exit K.
+    """
+
+    name: ClassVar[str] = TRANSFORMERS
+
+    dtype: ClassVar[torch.dtype | None] = None
+    """The type of the weights; None for the model's own."""
+
+    metadata: ClassVar[dict[str, str]] = {}
+    """Further metadata of the card."""
+
+    timed: ClassVar[str] = ""
+    """What the milliseconds of the last line are those of; empty for the folder itself."""
+
+    instead: ClassVar[str] = ""
+    """What to do if the folder does not give the output of exit K."""
+
+    batches: list[Any]
+
+    def __init__(self, network: Any, tokenizer: Any, layers: int):
+        self.tokenizer, self.layers = tokenizer, layers
+        self.batches = [network.probe_inputs()]
+
+    @classmethod
+    def check(cls, recipe: str = "") -> None:
+        """Refuse what can't be written, before any work is done.
+
+        Args:
+            recipe: The name of the recipe whose model it is; empty if it is not known yet.
+
+        Raises:
+            InputError: If a model of the recipe can't be written in this format.
+            MissingPackageError: If a package that the format needs is not installed.
+        """
+
+    def write(self, plain: PreTrainedModel, folder: Path) -> Callable[[Any], Tensor]:
+        """Write a cut model into an empty folder, and read it again.
+
+        Returns:
+            The function that gives the folder's output on some inputs.
+        """
+        check_savable(plain, self.tokenizer)
+        plain.save_pretrained(folder)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+        again = load_model(type(plain), folder, "the export", EXPECTED, dtype=torch.float32).eval()
+        return lambda inputs: plain_output(again, inputs)
+
+    def agrees(self, output: Tensor, expected: Tensor) -> bool:
+        """Whether the folder's output is that of exit K."""
+        return close(output, expected)
+
+    def note(self, plain: PreTrainedModel) -> str:
+        """Paragraphs of the card on how to load the folder, of which the first stands on the screen too.
+
+        Empty where Transformers loads the folder by itself.
+        """
+        return loading_note(plain)
+
+    def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
+        """The line of code that serves the folder; empty if there is none."""
+        return serving_line(plain, folder)
+
+
+def shape_of(inputs: Any) -> str:
+    """The shape of the first of a batch's inputs."""
+    first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
+    return "x".join(map(str, first.shape))

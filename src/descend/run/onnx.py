@@ -1,0 +1,301 @@
+"""An export as ``model.onnx``, which onnxruntime serves without PyTorch, Transformers or Descend."""
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    ViTImageProcessorPil,
+)
+from transformers.image_utils import PILImageResampling
+
+from descend.declared import ONNX
+from descend.errors import InputError, reason, refuse
+from descend.extras import EXTRAS, required
+from descend.models import (
+    LayeredClassifier,
+    LayeredQuestionAnswerer,
+    LayeredTokenClassifier,
+    LibraryModel,
+    changed,
+    plain_output,
+)
+from descend.progress import is_quiet
+from descend.run.formats import Format
+
+FILE = "model.onnx"
+TOLERANCE = 1e-4
+"""Largest difference of a logit from that of exit K, absolute and relative."""
+
+SIZES = ((1, 40), (3, 17), (7, 9))
+"""Texts and tokens of the batches that are compared; the first is as long as the model's longest text at most."""
+
+MOST_TOKENS = 1_000_000
+"""A tokenizer without a longest text has a ``model_max_length`` above this."""
+
+_INSTEAD = "Leave --format out."
+
+_IMPORTS = """import json
+
+import numpy as np
+import onnxruntime
+"""
+
+_SESSION = """
+session = onnxruntime.InferenceSession("model.onnx")
+with open("config.json") as file:
+    names = json.load(file)["id2label"]
+"""
+
+_FAST = """from tokenizers import Tokenizer
+{session}
+tokenizer = Tokenizer.from_file("tokenizer.json")
+texts = tokenizer.encode_batch(["A film to remember.", "Two hours that I want back."])
+inputs = {{
+{inputs}
+}}
+"""
+
+_SLOW = """from transformers import AutoTokenizer
+{session}
+tokenizer = AutoTokenizer.from_pretrained(".")
+texts = tokenizer(["A film to remember.", "Two hours that I want back."], padding=True, truncation=True)
+inputs = {{name: np.array(values) for name, values in texts.items()}}
+"""
+
+_PIXELS = """from PIL import Image
+{session}
+
+def pixels(path):
+    image = Image.open(path).convert("RGB").resize({size}, Image.Resampling.{resample})
+    scaled = np.asarray(image, np.float32) * {scale}
+    return ((scaled - np.float32({mean})) / np.float32({std})).transpose(2, 0, 1)
+
+
+inputs = {{"pixel_values": np.stack([pixels("image.png")])}}
+"""
+
+_ENCODED = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+"""A model's input → the name of it that `tokenizers` has."""
+
+
+class Onnx(Format):
+    """A ``model.onnx`` in float32, with the classes in ``config.json`` and the tokenizer beside it.
+
+    Its batch and length are free. The output ``logits`` are compared with those of exit K, see `TOLERANCE`.
+    """
+
+    name = ONNX
+    dtype = torch.float32
+    metadata = {"library_name": "onnx"}  # noqa: RUF012
+    timed = " in PyTorch"
+    instead = f" {_INSTEAD}"
+
+    def __init__(self, network: Any, tokenizer: Any, layers: int):
+        able = LayeredClassifier | LayeredTokenClassifier | LayeredQuestionAnswerer  # of texts or images
+        refuse((not isinstance(network, able), _refusal(type(network.saved).__name__)))
+        self.tokenizer, self.layers = tokenizer, layers
+        classes = isinstance(network, LayeredClassifier)
+        self.answer = f"print({'[names[str(number)] for number in logits.argmax(-1)]' if classes else 'logits.shape'})"
+        self.is_text = network.main_input_name == "input_ids"
+        self.longest = min(
+            [network.limits.get("length", MOST_TOKENS), getattr(tokenizer, "model_max_length", MOST_TOKENS)]
+        )
+        self.batches = list(self._texts(network) if self.is_text else self._images(network))
+
+    @classmethod
+    def check(cls, recipe: str = "") -> None:
+        """Refuse a recipe without classes, and missing packages."""
+        from descend.recipes import RECIPES
+        from descend.recipes.classification import TextRecipe
+        from descend.recipes.image import ImageRecipe
+
+        classifies = recipe not in RECIPES or issubclass(RECIPES[recipe].settings, TextRecipe | ImageRecipe)
+        refuse((not classifies, _refusal(f"a model of {recipe}")))
+        with required("--format onnx"):
+            for module in EXTRAS["onnx"]:
+                import_module(module)
+
+    def _texts(self, network: LibraryModel) -> Iterator[dict[str, Tensor]]:
+        """Made-up texts of three shapes with padding, in the fields that the tokenizer gives."""
+        config: Any = network.config
+        known = getattr(self.tokenizer, "model_input_names", ())
+        padding = getattr(config, "pad_token_id", None)
+        words = torch.arange(network.limits["vocabulary"])
+        words = words[words != (-1 if padding is None else padding)]
+        generator = torch.Generator().manual_seed(0)
+        for texts, tokens in SIZES:
+            length = min(tokens, self.longest)
+            ids = words[torch.randint(len(words), (texts, length), generator=generator)]
+            mask = torch.ones_like(ids)
+            if padding is not None:
+                for row in range(1, texts):
+                    place = slice(0, row % length) if self._pads_left else slice(length - row % length, length)
+                    ids[row, place], mask[row, place] = padding, 0
+            batch = {"input_ids": ids, "attention_mask": mask}
+            if "token_type_ids" in known:
+                batch["token_type_ids"] = mask * (torch.arange(length) >= length // 2)
+            yield batch
+
+    @staticmethod
+    def _images(network: LibraryModel) -> Iterator[dict[str, Tensor]]:
+        """Made-up images of the model's size, in batches of three sizes."""
+        shape = network.probe_inputs()["pixel_values"].shape[1:]
+        generator = torch.Generator().manual_seed(0)
+        for images, _ in SIZES:
+            yield {"pixel_values": torch.randn(images, *shape, generator=generator)}
+
+    @property
+    def _pads_left(self) -> bool:
+        return getattr(self.tokenizer, "padding_side", "right") == "left"
+
+    def write(self, plain: PreTrainedModel, folder: Path) -> Callable[[Any], Tensor]:
+        """Write the model, its classes and its tokenizer; and open the model by onnxruntime."""
+        import onnxruntime
+
+        _export(plain, self.batches[1], folder / FILE, {0: "batch"} | ({1: "length"} if self.is_text else {}))
+        plain.config.architectures = [type(plain).__name__]
+        plain.config.to_json_file(folder / "config.json")
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+        self._cut_and_pad(folder / "tokenizer.json")
+        session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
+
+        def output(inputs: dict[str, Tensor]) -> Tensor:
+            try:
+                (logits,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
+            except Exception as error:  # onnxruntime's own
+                shape = "x".join(map(str, next(iter(inputs.values())).shape))
+                raise InputError(
+                    f"{type(plain).__name__} can't be exported: onnxruntime fails on inputs of {shape}. {_INSTEAD} "
+                    f"{reason(error)}"
+                ) from error
+            return torch.from_numpy(logits)
+
+        return output
+
+    def _cut_and_pad(self, file: Path) -> None:
+        """Let a ``tokenizer.json`` pad a batch of texts, and cut those that are too long, without being told to."""
+        if not file.is_file():
+            return
+        from tokenizers import Tokenizer
+
+        tokenizer, ours = Tokenizer.from_file(str(file)), self.tokenizer
+        if self.longest < MOST_TOKENS:
+            tokenizer.enable_truncation(self.longest)
+        if ours.pad_token_id is not None:
+            tokenizer.enable_padding(
+                direction=ours.padding_side,
+                pad_id=ours.pad_token_id,
+                pad_type_id=ours.pad_token_type_id,
+                pad_token=ours.pad_token,
+            )
+        tokenizer.save(str(file))
+
+    def agrees(self, output: Tensor, expected: Tensor) -> bool:
+        """Whether each logit is within `TOLERANCE` of that of exit K."""
+        return output.shape == expected.shape and torch.allclose(output, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+    def note(self, plain: PreTrainedModel) -> str:
+        """What the file takes and gives, the longest text, and code that serves it."""
+        names = ", ".join(f"`{name}`" for name in self.batches[0])
+        axes = "x".join(["batch", *map(str, self.batches[0]["pixel_values"].shape[1:])] if not self.is_text else [])
+        shape = f"({axes or 'batch, length'})"
+        sentences = [
+            f"`{FILE}` needs onnxruntime alone. It takes {names} {shape} and gives `logits` in float32; `id2label` of "
+            "`config.json` names the classes."
+        ]
+        if self.is_text and self.longest < MOST_TOKENS:
+            sentences.append(f"The longest text is {self.longest} tokens: the tokenizer beside it cuts longer ones.")
+        code = self._code()
+        run = f"\n\nRun this in the folder:\n\n```python\n{code}\n```" if code else ""
+        return " ".join(sentences) + run
+
+    def _code(self) -> str:
+        """Python that serves the folder; empty where no file beside the model makes its inputs."""
+        beside: Any = self.tokenizer
+        if isinstance(beside, PreTrainedTokenizerFast):
+            rows = [f'    "{name}": np.array([text.{_ENCODED[name]} for text in texts]),' for name in self.batches[0]]
+            code = _FAST.format(session=_SESSION, inputs="\n".join(rows))
+        elif isinstance(beside, PreTrainedTokenizerBase):
+            code = _SLOW.format(session=_SESSION)
+        elif isinstance(beside, ViTImageProcessorPil):
+            code = _PIXELS.format(
+                session=_SESSION,
+                size=(beside.size["width"], beside.size["height"]),
+                resample=PILImageResampling(beside.resample).name,
+                scale=beside.rescale_factor,
+                mean=list(beside.image_mean),
+                std=list(beside.image_std),
+            )
+        else:
+            return ""
+        return f"{_IMPORTS}{code}(logits,) = session.run(None, inputs)\n{self.answer}"
+
+    def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
+        """The line that opens the file; the card has the rest."""
+        return f"onnxruntime.InferenceSession({str(folder / FILE)!r}), see {folder / 'README.md'}"
+
+
+class _Logits(nn.Module):
+    """A model whose inputs are given in order, and whose output are its logits."""
+
+    def __init__(self, model: PreTrainedModel, names: list[str]):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *values: Tensor) -> Tensor:
+        return plain_output(self.model, dict(zip(self.names, values, strict=True)))
+
+
+def _export(plain: PreTrainedModel, inputs: dict[str, Tensor], file: Path, axes: dict[int, str]) -> None:
+    """Write a model as ONNX; each input has the same free ``axes``, by their number and name."""
+    names = list(inputs)
+    if not is_quiet():
+        print(f"writing {FILE}: some 10 to 30 seconds", file=sys.stderr, flush=True)
+    try:
+        with _silence(), changed(plain.config, use_cache=False):
+            program = torch.onnx.export(
+                _Logits(plain, names).eval(),
+                tuple(inputs.values()),
+                input_names=names,
+                output_names=["logits"],
+                dynamic_shapes=((axes,) * len(names),),
+                dynamo=True,
+                verbose=False,
+            )
+            assert program is not None
+            program.save(file)
+    except OSError:
+        raise
+    except Exception as error:  # of the exporter, whatever it does not know
+        raise InputError(
+            f"{type(plain).__name__} can't be written as ONNX: {reason(error.__cause__ or error)}. Nothing was written. {_INSTEAD}"
+        ) from error
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Hide the exporter's warnings and its lines on what it lacks and does."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _refusal(what: str) -> str:
+    return f"--format onnx takes classifiers of texts and images; got {what}. {_INSTEAD}"
