@@ -201,7 +201,7 @@ def test_the_extras_are_those_of_the_project():
     for extra, modules in EXTRAS.items():
         packages = PROJECT["optional-dependencies"][extra]
         assert {re.split(r"[<>=]", each)[0] for each in packages} == set(modules.values()), extra
-    everything = ",".join(extra for extra in EXTRAS if extra not in ("tasks", "onnx", "privacy", "postgres"))
+    everything = ",".join(extra for extra in EXTRAS if extra not in ("tasks", "onnx", "embed", "privacy", "postgres"))
     assert PROJECT["optional-dependencies"]["all"] == [f"descend[{everything}]"]
 
 

@@ -13,8 +13,8 @@ AUTO, CERTIFIED, BEST = "auto", "certified", "best"
 """The values of ``--layers`` that choose K: the smallest on validation data that is as good as full depth, the smallest
 that the evaluated data certify, and the best on validation data."""
 
-TRANSFORMERS, ONNX = "transformers", "onnx"
-FORMATS = (TRANSFORMERS, ONNX)
+TRANSFORMERS, ONNX, SENTENCES = "transformers", "onnx", "sentence-transformers"
+FORMATS = (TRANSFORMERS, ONNX, SENTENCES)
 """The values of ``--format``, what an export can be written as; the first is the default."""
 
 GENERATED = "generated"

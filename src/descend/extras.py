@@ -18,6 +18,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "report": _PAGES,
     "sweep": {"optuna": "optuna", "sqlalchemy": "sqlalchemy"} | _PAGES,
     "onnx": {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"},
+    "embed": {"sentence_transformers": "sentence-transformers"},
     "tasks": {"lm_eval": "lm-eval"},
     "privacy": {"dp_accounting": "dp-accounting"},
     "postgres": {"psycopg": "psycopg[binary]"},

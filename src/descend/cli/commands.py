@@ -20,7 +20,7 @@ TOLERANCE_HELP = (
     "with auto, certified: how much worse than full depth at the training noise: 1, 2 or 5 points of an accuracy, "
     "percent of an error [2]"
 )
-FORMAT_HELP = f"{', '.join(FORMATS)}: a checkpoint of Transformers, or a model.onnx for onnxruntime [{FORMATS[0]}]"
+FORMAT_HELP = f"{', '.join(FORMATS)}: a checkpoint, a model.onnx for onnxruntime, or an embedding model [{FORMATS[0]}]"
 
 
 def check_layers(layers: str) -> None:

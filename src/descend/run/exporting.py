@@ -54,9 +54,10 @@ from descend.run.formats import EXPECTED, Format, shape_of
 from descend.run.loading import of_run, provenance_of
 from descend.run.onnx import Onnx
 from descend.run.run import Run
+from descend.run.sentences import SentenceTransformers
 from descend.writing import refuse_full
 
-_FORMATS: dict[str, type[Format]] = {each.name: each for each in (Format, Onnx)}
+_FORMATS: dict[str, type[Format]] = {each.name: each for each in (Format, Onnx, SentenceTransformers)}
 
 
 def choose(
@@ -174,7 +175,8 @@ def export(run: Run, layers: int, out: Path, format: str = TRANSFORMERS) -> list
         run: A run of a folder, a pretrained model with fitted readouts, or a model in memory.
         layers: K, from 1 to the number of layers.
         out: The folder to write; it must be empty or not exist.
-        format: One of `FORMATS`: ``transformers``, a checkpoint of it; or ``onnx``, a ``model.onnx`` in float32.
+        format: One of `FORMATS`: ``transformers``, a checkpoint of it; ``onnx``, a ``model.onnx`` in float32;
+            or ``sentence-transformers``, an embedding model.
 
     Returns:
         What was written, in words, and for a language model what to type to draft with it. The last line compares it
@@ -212,6 +214,7 @@ class _Whole:
         network: The model, a `LibraryModel` or a `Denoiser`; it is cut in place.
         tokenizer: Its tokenizer, or None.
         source: What it is called.
+        start: The model that the training, or the fitting of readouts, began with; None for a new one.
         origin: More about where the checkpoint comes from, for its configuration.
         dtype: The type of the weights; None for float32.
         card: Makes the card of the cut model; it takes a note on how to load it, and further metadata.
@@ -220,6 +223,7 @@ class _Whole:
     network: Any
     tokenizer: Any
     source: str
+    start: str | None
     origin: dict[str, Any]
     dtype: torch.dtype | None
     card: Callable[..., str]
@@ -239,6 +243,7 @@ def _whole_of_run(run: Run, layers: int, out: Path, format: str) -> _Whole:
         network,
         loaded["tokenizer"],
         str(source),
+        str(config.settings["model"]) if config.settings.get("model") else None,
         origin | {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries},
         None if adapters else load_model(type(network.saved.config), source, "a model", EXPECTED).dtype,
         lambda plain, **more: run_card(folder, plain, checkpoint=run.checkpoint, layers=layers, own=own, **more),
@@ -269,6 +274,7 @@ def _whole_in_memory(run: Run, layers: int, out: Path, format: str) -> _Whole:
         deepcopy(network).cpu(),
         run.tokenizer,
         source or label,
+        source,
         trained.content() if trained else {},
         None if hasattr(network.saved, "peft_config") else network.saved.dtype,
         lambda plain, **more: card_of_model(
@@ -376,9 +382,9 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     refuse_broken(network, "the model to export")
     if kind.dtype is not None:
         network.to(kind.dtype)
-    form = kind(network, whole.tokenizer, layers)
+    form = kind(network, whole.tokenizer, layers, whole.start)
     with torch.no_grad():
-        expected = [list(network.predictions(inputs))[layers] for inputs in form.batches]
+        expected = [form.expected(network, inputs) for inputs in form.batches]
     if hasattr(network.saved, "peft_config"):
         network = type(network)(merged(network.saved))
     keep_first(network, layers)
@@ -392,8 +398,8 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     with atomic_folder(out.absolute(), alone=False) as part:
         output = form.write(plain, part)
         write_card(part, text)
-        for inputs, logits in zip(form.batches, expected, strict=True):
-            if not form.agrees(output(inputs), logits):
+        for inputs, wanted in zip(form.batches, expected, strict=True):
+            if not form.agrees(output(inputs), wanted):
                 raise InputError(
                     f"{type(plain).__name__} can't be exported: its first {layers} layers alone do not give the output "
                     f"of exit {layers} on inputs of {shape_of(inputs)}. Nothing was written.{form.instead}"

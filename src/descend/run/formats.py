@@ -22,6 +22,7 @@ class Format:
         network: The whole model, a `LibraryModel` or a `Denoiser`, before it is cut.
         tokenizer: Its tokenizer or image processor, or None.
         layers: K.
+        start: The model that the training, or the fitting of readouts, began with; None for a new one.
 
     Attributes:
         batches: Inputs on which the output of the folder is compared with that of exit K.
@@ -43,8 +44,8 @@ class Format:
 
     batches: list[Any]
 
-    def __init__(self, network: Any, tokenizer: Any, layers: int):
-        self.tokenizer, self.layers = tokenizer, layers
+    def __init__(self, network: Any, tokenizer: Any, layers: int, start: str | None):
+        self.tokenizer, self.layers, self.start = tokenizer, layers, start
         self.batches = [network.probe_inputs()]
 
     @classmethod
@@ -58,6 +59,10 @@ class Format:
             InputError: If a model of the recipe can't be written in this format.
             MissingPackageError: If a package that the format needs is not installed.
         """
+
+    def expected(self, network: Any, inputs: Any) -> Tensor:
+        """What the folder must give: the output of exit K of the whole model."""
+        return list(network.predictions(inputs))[self.layers]
 
     def write(self, plain: PreTrainedModel, folder: Path) -> Callable[[Any], Tensor]:
         """Write a cut model into an empty folder, and read it again.

@@ -101,10 +101,10 @@ class Onnx(Format):
     timed = " in PyTorch"
     instead = f" {_INSTEAD}"
 
-    def __init__(self, network: Any, tokenizer: Any, layers: int):
+    def __init__(self, network: Any, tokenizer: Any, layers: int, start: str | None):
         able = LayeredClassifier | LayeredTokenClassifier | LayeredQuestionAnswerer  # of texts or images
         refuse((not isinstance(network, able), _refusal(type(network.saved).__name__)))
-        self.tokenizer, self.layers = tokenizer, layers
+        self.tokenizer, self.layers, self.start = tokenizer, layers, start
         classes = isinstance(network, LayeredClassifier)
         self.answer = f"print({'[names[str(number)] for number in logits.argmax(-1)]' if classes else 'logits.shape'})"
         self.is_text = network.main_input_name == "input_ids"

@@ -1,0 +1,74 @@
+"""Exports as embedding models, which SentenceTransformers reads."""
+
+import json
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+from descend import InputError, Run
+from descend.run.exporting import export
+from descend.run.sentences import refuse_modules
+from tests.support.cases import slow
+
+TEXTS = ["a good film", "the plot was bad and the cast was worse than the plot"]
+
+
+@pytest.fixture(scope="module")
+def embedder(models, tmp_path_factory):
+    """A folder of SentenceTransformers with a dense layer and prompts."""
+    encoder = Transformer(str(models / "long-bert-bare"), max_seq_length=12, model_kwargs={"dtype": torch.float32})
+    torch.manual_seed(0)
+    parts = [encoder, Pooling(encoder.get_embedding_dimension()), Dense(encoder.get_embedding_dimension(), 5)]
+    folder = tmp_path_factory.mktemp("embedder") / "model"
+    SentenceTransformer(modules=[*parts, Normalize()], prompts={"query": "good "}, device="cpu").save(str(folder))
+    return folder
+
+
+def embeddings_by_hand(folder, layers):
+    """Of the whole SentenceTransformer, whose list of blocks is cut."""
+    whole = SentenceTransformer(str(folder), device="cpu")
+    whole[0].model.encoder.layer = whole[0].model.encoder.layer[:layers]
+    return whole.encode(TEXTS, prompt_name="query", convert_to_tensor=True)
+
+
+@pytest.mark.parametrize("layers", [1, slow(3)])
+def test_the_first_layers_of_a_sentence_transformer_are_one_with_all_its_modules(
+    embedder, reviews, tmp_path, layers, capfd
+):
+    run = Run.frozen(str(embedder), str(reviews), most=40)
+    said = export(run, layers, tmp_path / "small", "sentence-transformers")
+    assert f'SentenceTransformer("{tmp_path / "small"}")' in said[-1]
+    assert "Transformer, Pooling, Dense, Normalize, and no readout" in said[-2]
+    small = SentenceTransformer(str(tmp_path / "small"), device="cpu")
+    assert (small.prompts["query"], small.max_seq_length, len(small[0].model.encoder.layer)) == ("good ", 12, layers)
+    found = small.encode(TEXTS, prompt_name="query", convert_to_tensor=True)
+    torch.testing.assert_close(found, embeddings_by_hand(embedder, layers), rtol=1e-5, atol=1e-5)
+    assert "library_name: sentence-transformers" in (tmp_path / "small" / "README.md").read_text()
+
+
+def test_an_encoder_gets_the_pooling_that_its_readouts_have(models, reviews, tmp_path):
+    run = Run.frozen(str(models / "long-bert-bare"), str(reviews), most=40)
+    export(run, 2, tmp_path / "small", "sentence-transformers")
+    small = SentenceTransformer(str(tmp_path / "small"), device="cpu")
+    inputs = small.tokenize(TEXTS)
+    states = run.model.layer_outputs({name: inputs[name] for name in ("input_ids", "attention_mask")})
+    mask = inputs["attention_mask"][..., None]
+    expected = (states[2] * mask).sum(1) / mask.sum(1)
+    torch.testing.assert_close(small(dict(inputs))["sentence_embedding"], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (["sentence_transformers.models.Transformer", "evil.Code"], "does not run: evil.Code"),
+        (["sentence_transformers.models.Router"], "must begin with one Transformer; its modules are .*Router"),
+        ([], "its modules are none"),
+    ],
+)
+def test_modules_of_other_code_and_routers_are_refused_unread(tmp_path, kinds, message):
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": kind, "path": ""} for kind in kinds]))
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(InputError, match=message):
+        refuse_modules(tmp_path)
