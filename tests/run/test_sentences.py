@@ -12,6 +12,7 @@ from descend.run.exporting import export
 from descend.run.sentences import refuse_modules
 from tests.support.cases import slow
 
+RECORDS = ("README.md", "written.json")
 TEXTS = ["a good film", "the plot was bad and the cast was worse than the plot"]
 
 
@@ -38,6 +39,7 @@ def test_the_first_layers_of_a_sentence_transformer_are_one_with_all_its_modules
     embedder, reviews, tmp_path, layers, capfd
 ):
     run = Run.frozen(str(embedder), str(reviews), most=40)
+    run.evaluate()
     said = export(run, layers, tmp_path / "small", "sentence-transformers")
     assert f'SentenceTransformer("{tmp_path / "small"}")' in said[-1]
     assert "Transformer, Pooling, Dense, Normalize, and no readout" in said[-2]
@@ -45,7 +47,10 @@ def test_the_first_layers_of_a_sentence_transformer_are_one_with_all_its_modules
     assert (small.prompts["query"], small.max_seq_length, len(small[0].model.encoder.layer)) == ("good ", 12, layers)
     found = small.encode(TEXTS, prompt_name="query", convert_to_tensor=True)
     torch.testing.assert_close(found, embeddings_by_hand(embedder, layers), rtol=1e-5, atol=1e-5)
-    assert "library_name: sentence-transformers" in (tmp_path / "small" / "README.md").read_text()
+    card = (tmp_path / "small" / "README.md").read_text()
+    size = sum(file.stat().st_size for file in (tmp_path / "small").rglob("*.*") if file.name not in RECORDS) / 1e6
+    assert "library_name: sentence-transformers" in card and f"The folder takes {size:.3g} MB." in card
+    assert f" ms a sample until layer {layers}, and " in card and " ms for all 3 layers." in card
 
 
 def test_an_encoder_gets_the_pooling_that_its_readouts_have(models, reviews, tmp_path):

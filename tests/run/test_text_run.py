@@ -160,9 +160,8 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     assert torch.equal(recipe.network(recipe.load()).saved.score.weight, model.score.weight)
     shown, _ = said(capsys, "export", out, "--layers", "1", "--out", tmp_path / "small")
     note, last = shown.splitlines()[-2:]
-    assert last.endswith(
-        f'Serve it: pipeline("text-classification", model="{tmp_path / "small"}", trust_remote_code=True)'
-    )
+    options = "truncation=True, trust_remote_code=True"
+    assert last.endswith(f'Serve it: pipeline("text-classification", model="{tmp_path / "small"}", {options})')
     assert note.startswith("Load it with `trust_remote_code=True`") and "`linear_readout.py`" in note
     assert note in " ".join((tmp_path / "small" / "README.md").read_text().split())
     assert "/" not in json.loads((tmp_path / "small" / "config.json").read_text())["encoder"].get("_name_or_path", "")

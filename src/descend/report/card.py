@@ -245,6 +245,13 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
     place = f"{dataset}, {summary.split} split{count}"
     better = "larger" if summary.higher_is_better else "smaller"
     whole = "" if layer is None else f" This model ends with layer {layer} of {summary.depth}."
+    clock, timed = summary.latency, []
+    if clock is not None and len(clock.milliseconds) == summary.depth + 1:
+        until = "" if layer is None else f"{clock.milliseconds[layer]:.3g} ms a sample until layer {layer}, and "
+        timed.append(
+            f"On {clock.device}, in batches of {clock.batch_size}, PyTorch takes {until}"
+            f"{clock.milliseconds[-1]:.3g} ms{' a sample' * (layer is None)} for all {summary.depth} layers."
+        )
     inputs = [_short(summary.input_metrics.get(level, math.nan)) for level in levels]
     return [
         *parts,
@@ -257,6 +264,7 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
                 *([k, *(_short(row[k]) for row in levels.values())] for k in range(summary.depth + 1)),
             ],
         ),
+        *timed,
         "## Noise",
         f"{summary.metric} and loss at {'full depth' if layer is None else f'layer {layer}'} under "
         f"{summary.shift} noise of level γ on {noise_on}, on {place}.",

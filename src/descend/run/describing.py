@@ -93,8 +93,10 @@ def serving_line(network: Any, folder: Path) -> str:
     task = next((task for end, task in TASKS.items() if type(network).__name__.endswith(end)), None)
     if isinstance(network, Denoiser):
         return f"DescentDenoiser.from_pretrained({str(folder)!r})"
-    trust = ", trust_remote_code=True" if isinstance(network, MeanPooledForSequenceClassification) else ""
-    return "" if task is None else f'pipeline("{task}", model={json.dumps(str(folder))}{trust})'
+    # Of a text that is too long the pipeline would otherwise fail, or read what no layer was measured on.
+    more = ", truncation=True" if task == TASKS["ForSequenceClassification"] else ""
+    more += ", trust_remote_code=True" if isinstance(network, MeanPooledForSequenceClassification) else ""
+    return "" if task is None else f'pipeline("{task}", model={json.dumps(str(folder))}{more})'
 
 
 def loading_note(network: Any) -> str:

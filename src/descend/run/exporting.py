@@ -394,10 +394,12 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
     setattr(plain.config, TRAINED_KEY, {**whole.origin, "exported_layers": layers, "of_layers": depth})
     plain.to(kind.dtype or whole.dtype or torch.float32)
-    text = whole.card(plain, note=form.note(plain), metadata=kind.metadata)
+    note = form.note(plain)
     with atomic_folder(out.absolute(), alone=False) as part:
         output = form.write(plain, part)
-        write_card(part, text)
+        size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
+        on_disk = f"The folder takes {size:.3g} MB."
+        write_card(part, whole.card(plain, note=f"{note}\n\n{on_disk}".strip(), metadata=kind.metadata))
         for inputs, wanted in zip(form.batches, expected, strict=True):
             if not form.agrees(output(inputs), wanted):
                 raise InputError(
