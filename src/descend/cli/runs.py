@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.commands import FORMAT_HELP, LAYERS_HELP, TOLERANCE_HELP, check_layers
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import AUTO, DIGITS, FORMATS, SPLITS, TEXTS
+from descend.declared import AUTO, CERTIFIED, DIGITS, FORMATS, SPLITS, TEXTS
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
@@ -179,7 +179,7 @@ def layers(words: Sequence[str]) -> None:
         ),
     )
     check_layers(options.layers or AUTO)
-    from descend.results import KEPT_WITHIN
+    from descend.results import ENOUGH_GROUPS, KEPT_WITHIN
     from descend.run import Run, exporting, frozen_folder
     from descend.writing import locked, refuse_full
 
@@ -195,6 +195,13 @@ def layers(words: Sequence[str]) -> None:
     exporting.check_format(form, run.provenance.recipe)
     tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
     how = options.layers or AUTO
+    refuse(
+        (
+            how == CERTIFIED and len(run.samples) < ENOUGH_GROUPS,
+            f"too few test samples to certify a layer: {len(run.samples)}, at least {ENOUGH_GROUPS} are needed, and "
+            "hundreds to certify fewer layers. Give more data, or take --layers auto.",
+        ),
+    )
     exporting.check_choice(tolerance, int(how) if how.isdecimal() else None, run.depth, options.model)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):

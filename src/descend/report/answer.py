@@ -253,18 +253,29 @@ def _terms(summary: Summary) -> list[str]:
     if needed.baseline or choice is None:
         lines.append(_not_the_best(summary))
     lines.append(_budgets(summary))
-    if summary.samples and choice and choice.state == "open" and 1 < choice.times < MOST_TIMES:
-        enough = float(f"{choice.times * summary.samples:.2g}")
-        decide = "estimate" if needed.bounded is False else "certify"
-        lines.append(f"About {enough:,.0f} such samples would {decide} K within {within}, if no number changed.")
+    lines.append(enough_sentence(summary))
     if summary.commonest is not None and metric and 0 <= metric[-1] <= 1 and summary.samples:  # not in percent
         error = math.sqrt(metric[-1] * (1 - metric[-1]) / summary.samples)
         if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= summary.commonest:
             chance = f"always naming the commonest class has {summary.commonest:.3g}"
             lines.append(f"The last layer may have learned nothing: {chance}.")
-    if summary.few_groups:
-        lines.append(f"Too few samples to certify anything: {groups_words(summary.groups)}.")
     return list(filter(None, lines))
+
+
+def enough_sentence(summary: Summary) -> str:
+    """How many samples would certify K, or any layer; empty where that is not known or nothing is open."""
+    if summary.few_groups:
+        return f"Too few samples to certify anything: {groups_words(summary.groups)}."
+    needed = summary.layers_needed
+    choice = needed.chosen.get(KEPT_WITHIN)
+    if not summary.samples or choice is None or choice.state != "open" or not 1 < choice.times < MOST_TIMES:
+        return ""
+    enough = float(f"{choice.times * summary.samples:.2g}")
+    decide, within = (
+        "estimate" if needed.bounded is False else "certify",
+        tolerance_words(KEPT_WITHIN, summary.higher_is_better),
+    )
+    return f"About {enough:,.0f} such samples would {decide} K within {within}, if no number changed."
 
 
 def _beside_baseline(summary: Summary) -> list[str]:

@@ -26,7 +26,7 @@ from descend.models import (
     merged,
     refuse_broken,
 )
-from descend.report.answer import Answer
+from descend.report.answer import Answer, enough_sentence
 from descend.report.card import card_of_model
 from descend.report.terminal import answer_lines
 from descend.report.words import full_depth_words, metric_name, tolerance_words
@@ -131,8 +131,8 @@ def choose(
         ),
         (
             how == CERTIFIED and certain is None,
-            f"test data certify no layer within {whole}. Evaluate on more, allow more by --tolerance, or take --layers "
-            f"{AUTO}, the choice of validation data.",
+            f"test data certify no layer within {whole}. {enough_sentence(summary)} Evaluate on more, allow more by "
+            f"--tolerance, or take --layers {AUTO}, the choice of validation data.".replace("  ", " "),
         ),
         (
             how == AUTO and choice is None,
