@@ -1,7 +1,6 @@
 """An export as ``model.onnx``, which onnxruntime serves without PyTorch, Transformers or Descend."""
 
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from descend.models import (
     changed,
     plain_output,
 )
-from descend.progress import is_quiet
+from descend.progress import waiting
 from descend.run.formats import Format
 
 FILE = "model.onnx"
@@ -108,9 +107,8 @@ class Onnx(Format):
         classes = isinstance(network, LayeredClassifier)
         self.answer = f"print({'[names[str(number)] for number in logits.argmax(-1)]' if classes else 'logits.shape'})"
         self.is_text = network.main_input_name == "input_ids"
-        self.longest = min(
-            [network.limits.get("length", MOST_TOKENS), getattr(tokenizer, "model_max_length", MOST_TOKENS)]
-        )
+        self.positions = network.limits.get("length")
+        self.longest = min(self.positions or MOST_TOKENS, getattr(tokenizer, "model_max_length", MOST_TOKENS))
         self.batches = list(self._texts(network) if self.is_text else self._images(network))
 
     @classmethod
@@ -163,7 +161,9 @@ class Onnx(Format):
         """Write the model, its classes and its tokenizer; and open the model by onnxruntime."""
         import onnxruntime
 
-        _export(plain, self.batches[1], folder / FILE, {0: "batch"} | ({1: "length"} if self.is_text else {}))
+        module = _Logits(plain, list(self.batches[0]), self.positions)
+        axes = {0: "batch"} | ({1: "length"} if self.is_text else {})
+        _export(module, self.batches[1], folder / FILE, axes)
         plain.config.architectures = [type(plain).__name__]
         plain.config.to_json_file(folder / "config.json")
         if self.tokenizer is not None:
@@ -209,14 +209,16 @@ class Onnx(Format):
     def note(self, plain: PreTrainedModel) -> str:
         """What the file takes and gives, the longest text, and code that serves it."""
         names = ", ".join(f"`{name}`" for name in self.batches[0])
-        axes = "x".join(["batch", *map(str, self.batches[0]["pixel_values"].shape[1:])] if not self.is_text else [])
-        shape = f"({axes or 'batch, length'})"
+        free = ["length"] if self.is_text else self.batches[0]["pixel_values"].shape[1:]
+        shape = f"({', '.join(map(str, ['batch', *free]))})"
         sentences = [
             f"`{FILE}` needs onnxruntime alone. It takes {names} {shape} and gives `logits` in float32; `id2label` of "
             "`config.json` names the classes."
         ]
         if self.is_text and self.longest < MOST_TOKENS:
-            sentences.append(f"The longest text is {self.longest} tokens: the tokenizer beside it cuts longer ones.")
+            cuts = "" if self.tokenizer is None else f"The tokenizer beside it cuts texts at {self.longest} tokens. "
+            most = "" if self.positions is None else f"`{FILE}` refuses inputs of over {self.positions} tokens."
+            sentences.append(f"{cuts}{most}".strip())
         code = self._code()
         run = f"\n\nRun this in the folder:\n\n```python\n{code}\n```" if code else ""
         return " ".join(sentences) + run
@@ -248,25 +250,35 @@ class Onnx(Format):
 
 
 class _Logits(nn.Module):
-    """A model whose inputs are given in order, and whose output are its logits."""
+    """A model whose inputs are given in order, and whose output are its logits.
 
-    def __init__(self, model: PreTrainedModel, names: list[str]):
+    Args:
+        model: The model.
+        names: The names of its inputs.
+        positions: The longest text in tokens; None if there is none.
+    """
+
+    def __init__(self, model: PreTrainedModel, names: list[str], positions: int | None):
         super().__init__()
         self.model, self.names = model, names
+        self.zeros = None if positions is None else nn.Buffer(torch.zeros(positions, dtype=torch.int64))
 
     def forward(self, *values: Tensor) -> Tensor:
-        return plain_output(self.model, dict(zip(self.names, values, strict=True)))
+        inputs = dict(zip(self.names, values, strict=True))
+        if self.zeros is not None:
+            # ONNX cuts a slice where the tensor ends: a longer text can't be added to it. Models without a table of
+            # positions would take it.
+            inputs["input_ids"] = inputs["input_ids"] + self.zeros[: inputs["input_ids"].shape[1]]
+        return plain_output(self.model, inputs)
 
 
-def _export(plain: PreTrainedModel, inputs: dict[str, Tensor], file: Path, axes: dict[int, str]) -> None:
+def _export(module: _Logits, inputs: dict[str, Tensor], file: Path, axes: dict[int, str]) -> None:
     """Write a model as ONNX; each input has the same free ``axes``, by their number and name."""
-    names = list(inputs)
-    if not is_quiet():
-        print(f"writing {FILE}: some 10 to 30 seconds", file=sys.stderr, flush=True)
+    names, name = list(inputs), type(module.model).__name__
     try:
-        with _silence(), changed(plain.config, use_cache=False):
+        with waiting(f"writing {FILE}"), _silence(), changed(module.model.config, use_cache=False):
             program = torch.onnx.export(
-                _Logits(plain, names).eval(),
+                module.eval(),
                 tuple(inputs.values()),
                 input_names=names,
                 output_names=["logits"],
@@ -280,7 +292,7 @@ def _export(plain: PreTrainedModel, inputs: dict[str, Tensor], file: Path, axes:
         raise
     except Exception as error:  # of the exporter, whatever it does not know
         raise InputError(
-            f"{type(plain).__name__} can't be written as ONNX: {reason(error.__cause__ or error)}. Nothing was written. {_INSTEAD}"
+            f"{name} can't be written as ONNX: {reason(error.__cause__ or error)}. Nothing was written. {_INSTEAD}"
         ) from error
 
 
