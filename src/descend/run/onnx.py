@@ -30,14 +30,16 @@ from descend.models import (
     plain_output,
 )
 from descend.progress import waiting
-from descend.run.formats import Format
+from descend.run.formats import Format, shape_of
 
 FILE = "model.onnx"
 TOLERANCE = 1e-4
 """Largest difference of a logit from that of exit K, absolute and relative."""
 
-SIZES = ((1, 40), (3, 17), (7, 9))
-"""Texts and tokens of the batches that are compared; the first is as long as the model's longest text at most."""
+SIZES = ((1, 512), (3, 17), (7, 9))
+"""Texts and tokens of the batches that are compared; a text has at most the tokens that the model or tokenizer takes.
+
+A long one shows whether attention to near tokens alone, as ModernBERT's, is exact."""
 
 MOST_TOKENS = 1_000_000
 """A tokenizer without a longest text has a ``model_max_length`` above this."""
@@ -104,8 +106,7 @@ class Onnx(Format):
         able = LayeredClassifier | LayeredTokenClassifier | LayeredQuestionAnswerer  # of texts or images
         refuse((not isinstance(network, able), _refusal(type(network.saved).__name__)))
         self.tokenizer, self.layers = tokenizer, layers
-        classes = isinstance(network, LayeredClassifier)
-        self.answer = f"print({'[names[str(number)] for number in logits.argmax(-1)]' if classes else 'logits.shape'})"
+        self.kind = type(network)
         self.is_text = network.main_input_name == "input_ids"
         self.positions = network.limits.get("length")
         self.longest = min(self.positions or MOST_TOKENS, getattr(tokenizer, "model_max_length", MOST_TOKENS))
@@ -169,16 +170,17 @@ class Onnx(Format):
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
         self._cut_and_pad(folder / "tokenizer.json")
-        session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, too
+        session = onnxruntime.InferenceSession(folder / FILE, options, providers=["CPUExecutionProvider"])
 
         def output(inputs: dict[str, Tensor]) -> Tensor:
             try:
                 (logits,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
             except Exception as error:  # onnxruntime's own
-                shape = "x".join(map(str, next(iter(inputs.values())).shape))
                 raise InputError(
-                    f"{type(plain).__name__} can't be exported: onnxruntime fails on inputs of {shape}. {_INSTEAD} "
-                    f"{reason(error)}"
+                    f"{type(plain).__name__} can't be exported: onnxruntime fails on inputs of {shape_of(inputs)}: "
+                    f"{reason(error)}. Nothing was written. {_INSTEAD}"
                 ) from error
             return torch.from_numpy(logits)
 
@@ -211,9 +213,10 @@ class Onnx(Format):
         names = ", ".join(f"`{name}`" for name in self.batches[0])
         free = ["length"] if self.is_text else self.batches[0]["pixel_values"].shape[1:]
         shape = f"({', '.join(map(str, ['batch', *free]))})"
+        answers = issubclass(self.kind, LayeredQuestionAnswerer)
+        last = "their last axis is start and end" if answers else "`id2label` of `config.json` names the classes"
         sentences = [
-            f"`{FILE}` needs onnxruntime alone. It takes {names} {shape} and gives `logits` in float32; `id2label` of "
-            "`config.json` names the classes."
+            f"`{FILE}` needs onnxruntime alone. It takes {names} {shape} and gives `logits` in float32; {last}."
         ]
         if self.is_text and self.longest < MOST_TOKENS:
             cuts = "" if self.tokenizer is None else f"The tokenizer beside it cuts texts at {self.longest} tokens. "
@@ -242,7 +245,9 @@ class Onnx(Format):
             )
         else:
             return ""
-        return f"{_IMPORTS}{code}(logits,) = session.run(None, inputs)\n{self.answer}"
+        classes = issubclass(self.kind, LayeredClassifier)
+        answer = "[names[str(number)] for number in logits.argmax(-1)]" if classes else "logits.shape"
+        return f"{_IMPORTS}{code}(logits,) = session.run(None, inputs)\nprint({answer})"
 
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
         """The line that opens the file; the card has the rest."""
