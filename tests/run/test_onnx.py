@@ -124,7 +124,7 @@ def test_families_of_texts_are_exact_and_refuse_what_is_too_long(family, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("auto", [AutoModelForTokenClassification, AutoModelForQuestionAnswering])
 def test_heads_that_read_each_token_have_logits_too(auto, tmp_path):
-    model = moved(network("bert", auto=auto), 0.2)
+    model = moved(network("bert", auto=auto, labels=2), 0.2)
     run.export_model(model, 3, tmp_path / "all", format="onnx")
     ids = torch.arange(4, 16).reshape(2, 6)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -160,6 +160,13 @@ def test_what_can_not_be_onnx_is_said_before_any_work(language, finished, models
     with pytest.raises(InputError, match="format must be one of transformers, onnx; got 'gguf'"):
         run.export_model(network("bert"), 1, tmp_path / "out", format="gguf")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_family_that_can_not_be_written_is_one_line(tmp_path, capfd):
+    with pytest.raises(InputError, match=r"^Mixtral.* can't be written as ONNX: .*grouped_mm.*Leave --format out\.$"):
+        run.export_model(network("mixtral"), 1, tmp_path / "one", format="onnx")
+    assert list(tmp_path.iterdir()) == [] and "torch" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.slow

@@ -266,14 +266,14 @@ class _Logits(nn.Module):
     def __init__(self, model: PreTrainedModel, names: list[str], positions: int | None):
         super().__init__()
         self.model, self.names = model, names
-        self.zeros = None if positions is None else nn.Buffer(torch.zeros(positions, dtype=torch.int64))
+        self.up_to_longest = None if positions is None else nn.Buffer(torch.zeros(positions, dtype=torch.int64))
 
     def forward(self, *values: Tensor) -> Tensor:
         inputs = dict(zip(self.names, values, strict=True))
-        if self.zeros is not None:
+        if self.up_to_longest is not None:
             # ONNX cuts a slice where the tensor ends: a longer text can't be added to it. Models without a table of
             # positions would take it.
-            inputs["input_ids"] = inputs["input_ids"] + self.zeros[: inputs["input_ids"].shape[1]]
+            inputs["input_ids"] = inputs["input_ids"] + self.up_to_longest[: inputs["input_ids"].shape[1]]
         return plain_output(self.model, inputs)
 
 
@@ -296,8 +296,11 @@ def _export(module: _Logits, inputs: dict[str, Tensor], file: Path, axes: dict[i
     except OSError:
         raise
     except Exception as error:  # of the exporter, whatever it does not know
+        first: BaseException = error
+        while first.__cause__ is not None:
+            first = first.__cause__
         raise InputError(
-            f"{name} can't be written as ONNX: {reason(error.__cause__ or error)}. Nothing was written. {_INSTEAD}"
+            f"{name} can't be written as ONNX: {reason(first):.200}. Nothing was written. {_INSTEAD}"
         ) from error
 
 
