@@ -154,7 +154,8 @@ def test_what_can_not_be_onnx_is_said_before_any_work(language, finished, models
     for folder, recipe in ((language, "llm-sft"), (finished, "video-ut")):
         line = refused(capsys, "export", folder, "--layers", "1", *out)
         assert f"takes classifiers of texts and images; got a model of {recipe}. Leave --format out." in line
-    line = said(capsys, "layers", models / "causal", "--data", "generated", *out, "--save", tmp_path / "x", status=2)[1]
+    words = ["layers", models / "causal", "--data", "generated", "--max-length", 40, *out, "--save", tmp_path / "x"]
+    line = said(capsys, *words, status=2)[1]
     assert line.splitlines()[-1].endswith("got a model of lm. Leave --format out.")
     assert "--format choose what --save writes" in refused(capsys, "layers", "M", "--data", "generated", *out)
     with pytest.raises(InputError, match="format must be one of transformers, onnx; got 'gguf'"):
