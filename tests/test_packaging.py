@@ -295,6 +295,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
             )
         ),
         (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
+        (["layers", "MODEL", "--data", "generated", "--save", "small", "--format", "onnx"], "onnxruntime"),
         (["report", "RUN"], "matplotlib"),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],

@@ -3,6 +3,8 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TypeAlias, TypeVar
 
 from tqdm import tqdm
@@ -84,3 +86,24 @@ def counted(items: Iterable[Item], about: str, unit: str, total: int | None = No
         for item in items:
             yield item
             bar.update()
+
+
+@contextmanager
+def waiting(about: str) -> Iterator[None]:
+    """Show the seconds of work without units that can be counted; the first line comes before it starts."""
+    if not is_quiet():
+        print(about, file=sys.stderr, flush=True)
+    over = Event()
+    with progress(None, about, "second", leave=False) as bar:
+
+        def tick() -> None:
+            while not over.wait(1):
+                bar.update()
+
+        thread = Thread(target=tick, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()

@@ -254,6 +254,19 @@ def test_noise_goes_on_the_embedded_words_or_patches_alone(head, family, monkeyp
     assert len(calls) == 1
 
 
+@torch.no_grad()
+def test_every_family_reads_a_text_of_its_longest_length():
+    """Some count positions from the padding's number on, so that a text has fewer tokens than there are positions."""
+    for family in TABLES["class"]:
+        model = made("class", family)
+        longest = resolve(model, None, None)[0].limits.get("length")
+        if longest is not None:
+            tokens = torch.full((1, longest), 7)
+            assert (
+                plain_output(model, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}).isfinite().all()
+            )
+
+
 @pytest.mark.parametrize(("head", "family"), cases("class", "mean"))
 @torch.no_grad()
 def test_words_may_be_embedded_before_the_model_as_compiled_training_does(head, family):

@@ -70,10 +70,23 @@ def test_an_encoder_gets_the_pooling_that_its_readouts_have(models, reviews, tmp
         (["sentence_transformers.models.Transformer", "evil.Code"], "does not run: evil.Code"),
         (["sentence_transformers.models.Router"], "must begin with one Transformer; its modules are .*Router"),
         ([], "its modules are none"),
+        (None, "its modules are none"),
     ],
 )
 def test_modules_of_other_code_and_routers_are_refused_unread(tmp_path, kinds, message):
-    (tmp_path / "modules.json").write_text(json.dumps([{"type": kind, "path": ""} for kind in kinds]))
+    listed = 5 if kinds is None else [{"type": kind, "path": ""} for kind in kinds]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
     (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
     with pytest.raises(InputError, match=message):
         refuse_modules(tmp_path)
+
+
+@pytest.mark.parametrize(("path", "message"), [("../other", "outside of it: .*other"), ("1_Dense", "bin is no safetens")])
+def test_modules_elsewhere_and_pickles_are_refused_unread(tmp_path, path, message):
+    (tmp_path / "model" / "1_Dense").mkdir(parents=True)
+    (tmp_path / "model" / "1_Dense" / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
+    kinds = ("Transformer", ""), ("Dense", path)
+    listed = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in kinds]
+    (tmp_path / "model" / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(InputError, match=message):
+        refuse_modules(tmp_path / "model")

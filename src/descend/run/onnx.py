@@ -1,7 +1,6 @@
 """An export as ``model.onnx``, which onnxruntime serves without PyTorch, Transformers or Descend."""
 
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,15 +29,17 @@ from descend.models import (
     changed,
     plain_output,
 )
-from descend.progress import is_quiet
-from descend.run.formats import Format
+from descend.progress import waiting
+from descend.run.formats import Format, shape_of
 
 FILE = "model.onnx"
 TOLERANCE = 1e-4
 """Largest difference of a logit from that of exit K, absolute and relative."""
 
-SIZES = ((1, 40), (3, 17), (7, 9))
-"""Texts and tokens of the batches that are compared; the first is as long as the model's longest text at most."""
+SIZES = ((1, 512), (3, 17), (7, 9))
+"""Texts and tokens of the batches that are compared; a text has at most the tokens that the model or tokenizer takes.
+
+A long one shows whether attention to near tokens alone, as ModernBERT's, is exact."""
 
 MOST_TOKENS = 1_000_000
 """A tokenizer without a longest text has a ``model_max_length`` above this."""
@@ -105,12 +106,10 @@ class Onnx(Format):
         able = LayeredClassifier | LayeredTokenClassifier | LayeredQuestionAnswerer  # of texts or images
         refuse((not isinstance(network, able), _refusal(type(network.saved).__name__)))
         self.tokenizer, self.layers, self.start = tokenizer, layers, start
-        classes = isinstance(network, LayeredClassifier)
-        self.answer = f"print({'[names[str(number)] for number in logits.argmax(-1)]' if classes else 'logits.shape'})"
+        self.kind = type(network)
         self.is_text = network.main_input_name == "input_ids"
-        self.longest = min(
-            [network.limits.get("length", MOST_TOKENS), getattr(tokenizer, "model_max_length", MOST_TOKENS)]
-        )
+        self.positions = network.limits.get("length")
+        self.longest = min(self.positions or MOST_TOKENS, getattr(tokenizer, "model_max_length", MOST_TOKENS))
         self.batches = list(self._texts(network) if self.is_text else self._images(network))
 
     @classmethod
@@ -163,22 +162,25 @@ class Onnx(Format):
         """Write the model, its classes and its tokenizer; and open the model by onnxruntime."""
         import onnxruntime
 
-        _export(plain, self.batches[1], folder / FILE, {0: "batch"} | ({1: "length"} if self.is_text else {}))
+        module = _Logits(plain, list(self.batches[0]), self.positions)
+        axes = {0: "batch"} | ({1: "length"} if self.is_text else {})
+        _export(module, self.batches[1], folder / FILE, axes)
         plain.config.architectures = [type(plain).__name__]
         plain.config.to_json_file(folder / "config.json")
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
         self._cut_and_pad(folder / "tokenizer.json")
-        session = onnxruntime.InferenceSession(folder / FILE, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised, too
+        session = onnxruntime.InferenceSession(folder / FILE, options, providers=["CPUExecutionProvider"])
 
         def output(inputs: dict[str, Tensor]) -> Tensor:
             try:
                 (logits,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
             except Exception as error:  # onnxruntime's own
-                shape = "x".join(map(str, next(iter(inputs.values())).shape))
                 raise InputError(
-                    f"{type(plain).__name__} can't be exported: onnxruntime fails on inputs of {shape}. {_INSTEAD} "
-                    f"{reason(error)}"
+                    f"{type(plain).__name__} can't be exported: onnxruntime fails on inputs of {shape_of(inputs)}: "
+                    f"{reason(error)}. Nothing was written. {_INSTEAD}"
                 ) from error
             return torch.from_numpy(logits)
 
@@ -209,14 +211,17 @@ class Onnx(Format):
     def note(self, plain: PreTrainedModel) -> str:
         """What the file takes and gives, the longest text, and code that serves it."""
         names = ", ".join(f"`{name}`" for name in self.batches[0])
-        axes = "x".join(["batch", *map(str, self.batches[0]["pixel_values"].shape[1:])] if not self.is_text else [])
-        shape = f"({axes or 'batch, length'})"
+        free = ["length"] if self.is_text else self.batches[0]["pixel_values"].shape[1:]
+        shape = f"({', '.join(map(str, ['batch', *free]))})"
+        answers = issubclass(self.kind, LayeredQuestionAnswerer)
+        last = "their last axis is start and end" if answers else "`id2label` of `config.json` names the classes"
         sentences = [
-            f"`{FILE}` needs onnxruntime alone. It takes {names} {shape} and gives `logits` in float32; `id2label` of "
-            "`config.json` names the classes."
+            f"`{FILE}` needs onnxruntime alone. It takes {names} {shape} and gives `logits` in float32; {last}."
         ]
         if self.is_text and self.longest < MOST_TOKENS:
-            sentences.append(f"The longest text is {self.longest} tokens: the tokenizer beside it cuts longer ones.")
+            cuts = "" if self.tokenizer is None else f"The tokenizer beside it cuts texts at {self.longest} tokens. "
+            most = "" if self.positions is None else f"`{FILE}` refuses inputs of over {self.positions} tokens."
+            sentences.append(f"{cuts}{most}".strip())
         code = self._code()
         run = f"\n\nRun this in the folder:\n\n```python\n{code}\n```" if code else ""
         return " ".join(sentences) + run
@@ -240,7 +245,9 @@ class Onnx(Format):
             )
         else:
             return ""
-        return f"{_IMPORTS}{code}(logits,) = session.run(None, inputs)\n{self.answer}"
+        classes = issubclass(self.kind, LayeredClassifier)
+        answer = "[names[str(number)] for number in logits.argmax(-1)]" if classes else "logits.shape"
+        return f"{_IMPORTS}{code}(logits,) = session.run(None, inputs)\nprint({answer})"
 
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
         """The line that opens the file; the card has the rest."""
@@ -248,25 +255,35 @@ class Onnx(Format):
 
 
 class _Logits(nn.Module):
-    """A model whose inputs are given in order, and whose output are its logits."""
+    """A model whose inputs are given in order, and whose output are its logits.
 
-    def __init__(self, model: PreTrainedModel, names: list[str]):
+    Args:
+        model: The model.
+        names: The names of its inputs.
+        positions: The longest text in tokens; None if there is none.
+    """
+
+    def __init__(self, model: PreTrainedModel, names: list[str], positions: int | None):
         super().__init__()
         self.model, self.names = model, names
+        self.up_to_longest = None if positions is None else nn.Buffer(torch.zeros(positions, dtype=torch.int64))
 
     def forward(self, *values: Tensor) -> Tensor:
-        return plain_output(self.model, dict(zip(self.names, values, strict=True)))
+        inputs = dict(zip(self.names, values, strict=True))
+        if self.up_to_longest is not None:
+            # ONNX cuts a slice where the tensor ends: a longer text can't be added to it. Models without a table of
+            # positions would take it.
+            inputs["input_ids"] = inputs["input_ids"] + self.up_to_longest[: inputs["input_ids"].shape[1]]
+        return plain_output(self.model, inputs)
 
 
-def _export(plain: PreTrainedModel, inputs: dict[str, Tensor], file: Path, axes: dict[int, str]) -> None:
+def _export(module: _Logits, inputs: dict[str, Tensor], file: Path, axes: dict[int, str]) -> None:
     """Write a model as ONNX; each input has the same free ``axes``, by their number and name."""
-    names = list(inputs)
-    if not is_quiet():
-        print(f"writing {FILE}: some 10 to 30 seconds", file=sys.stderr, flush=True)
+    names, name = list(inputs), type(module.model).__name__
     try:
-        with _silence(), changed(plain.config, use_cache=False):
+        with waiting(f"writing {FILE}"), _silence(), changed(module.model.config, use_cache=False):
             program = torch.onnx.export(
-                _Logits(plain, names).eval(),
+                module.eval(),
                 tuple(inputs.values()),
                 input_names=names,
                 output_names=["logits"],
@@ -279,8 +296,11 @@ def _export(plain: PreTrainedModel, inputs: dict[str, Tensor], file: Path, axes:
     except OSError:
         raise
     except Exception as error:  # of the exporter, whatever it does not know
+        first: BaseException = error
+        while first.__cause__ is not None:
+            first = first.__cause__
         raise InputError(
-            f"{type(plain).__name__} can't be written as ONNX: {reason(error.__cause__ or error)}. Nothing was written. {_INSTEAD}"
+            f"{name} can't be written as ONNX: {reason(first):.200}. Nothing was written. {_INSTEAD}"
         ) from error
 
 

@@ -14,6 +14,7 @@ from descend.declared import SENTENCES
 from descend.errors import InputError, reason, refuse
 from descend.extras import required
 from descend.models import LayeredClassifier
+from descend.models.loading import refuse_unsafe
 from descend.reading import read_json
 from descend.run.formats import Format
 
@@ -108,14 +109,21 @@ class SentenceTransformers(Format):
 
 
 def refuse_modules(folder: Path) -> None:
-    """Refuse a SentenceTransformer whose modules are not that library's own, or whose encoder is not its first module.
+    """Refuse a SentenceTransformer whose modules are not that library's own, lie elsewhere, or are pickles.
 
     Raises:
-        InputError: In these cases, before anything of the folder is loaded.
+        InputError: In these cases, or if its first module is not its encoder, before anything of the folder is loaded.
     """
     modules = read_json(folder / MODULES_FILE)
-    kinds = [str(each.get("type")) for each in modules] if isinstance(modules, list) else []
+    named = isinstance(modules, list) and all(isinstance(each, dict) for each in modules)
+    kinds = [str(each.get("type")) for each in modules] if named else []
     foreign = [kind for kind in kinds if not kind.startswith("sentence_transformers.")]
+    places = [folder / str(each.get("path", "")) for each in modules] if named else []
+    elsewhere = [str(place) for place in places if not place.resolve().is_relative_to(folder.resolve())]
+    refuse((bool(elsewhere), f"{folder} names modules outside of it: {', '.join(elsewhere)}."))
+    for place in places:
+        if place.is_dir():
+            refuse_unsafe(place)
     refuse(
         (bool(foreign), f"{folder} has modules of other code, which Descend does not run: {', '.join(foreign)}."),
         (
