@@ -105,12 +105,13 @@ def test_training_says_what_the_data_are(capsys, caplog, tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()  # an empty folder is as good as none
     _, err = said(capsys, *train, tmp_path / "run")
     assert caplog.messages == ["clip 4 is left out: it has fewer frames (1) than a window (2)."]
-    clips, size, noise, warning, after = err.splitlines()
+    clips, size, noise, warning, form, after = err.splitlines()
     assert clips == "yard: 2 clips (0, 1) to train on, 1 clip (2) for validation, 1 clip (3) for test."
     assert size == "Frames of 64x48, 48x64 pixels become grey and 160x160, whatever their shape."
     sigma = read_config(tmp_path / "run").sigma
     assert f"standard deviation {25 * 255 * sigma:,.0f} of 255 grey levels (γ = 25, σ_x = " in noise
     assert warning.startswith("WARNING: ") and f"give --noise {25 / 255 / sigma:.2g}." in warning
+    assert form == "The model is saved as a UT, which loads where Descend is installed."
     assert after == f"How many layers suffice: descend evaluate {tmp_path / 'run'}"
     assert said(capsys, *train, tmp_path / "again", "--quiet")[1] == f"{warning}\n"
 
@@ -145,7 +146,8 @@ def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_resul
     for name in ("FIRST", "EVERY"):  # a line at every step
         monkeypatch.setattr(progress, name, 1e-9)
     _, err = said(capsys, "train", *BRIEF, *ERM, "--logging-steps", "1", "--out", tmp_path / "run")
-    lines = err.splitlines()[3:]  # behind the data, their clips and the noise
+    assert err.splitlines()[3] == "The model is saved as a UT, which loads where Descend is installed."
+    lines = err.splitlines()[4:]  # behind the data, their clips, the noise and that
     assert [line.split(",")[0] for line in lines[:3]] == [f"training: {step} of 3 steps" for step in (1, 2, 3)]
     assert "left" in lines[1] and "loss" in lines[1]
     evaluate = ["evaluate", tmp_path / "run", "--noise", "0"]

@@ -4,13 +4,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from transformers import AutoModelForSequenceClassification
 
 import descend
 from descend import InputError, Run
+from descend.evaluation.layers import measure
 from descend.report.answer import Answer
 from descend.results import Results
-from descend.run import EarlyExits, LinearProbes
+from descend.run import EarlyExits, LinearProbes, evaluators
 from tests.support import ranks, subjects
 from tests.support.own import Classes, layers, samples
 
@@ -94,6 +96,15 @@ def test_a_frozen_model_is_read_by_fitted_readouts_and_writes_nothing_unasked(mo
     assert list(working_directory.iterdir()) == []
     with pytest.raises(InputError, match="split test; got train"):
         run.evaluate([EarlyExits(0.1)], split="train")
+
+
+def test_layers_of_validation_samples_are_read_once_and_give_the_same_as_twice(models, reviews, monkeypatch):
+    run = Run.frozen(str(models / "long-bert-bare"), str(reviews), most=40)
+    measured = measure(run.model, run.task, run.batches.of(run.validation))[0]
+    torch.testing.assert_close(run.validated.losses, measured.losses)
+    assert torch.equal(run.validated.decisions, measured.decisions)
+    monkeypatch.setattr(evaluators, "measure", None)  # nobody reads them again
+    assert run.evaluate().validation.metric == measured.metrics
 
 
 def test_data_are_read_once_and_a_fault_in_reading_is_told_as_it_is(finished, monkeypatch):

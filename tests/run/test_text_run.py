@@ -15,6 +15,7 @@ from descend.models import LayeredClassifier
 from descend.recipes import RECIPES
 from descend.results import best_layer, put, read_config, read_summary
 from descend.run import EarlyExits
+from descend.run.describing import saved_form
 from descend.tasks.text import Classification, generate_reviews
 from tests.support.cases import slow, slow_but
 from tests.support.runs import SAVED, UNSAVED, said, trained
@@ -94,6 +95,7 @@ def test_every_family_gets_the_head_that_is_asked_for(family, head, pooling, mod
     expected = pooling or ("mean" if head else "cls")
     assert recipe.pooling == expected and recipe.depth == LayeredClassifier(model).depth == 3
     plain = type(model).__module__.startswith("transformers.")
+    assert saved_form(model).endswith("without Descend." if plain else "trust_remote_code=True.")
     assert plain == (expected == "cls" or (family == "modernbert" and head == "-bare"))
     assert model.config.id2label == {0: "neg", 1: "pos"} and model.dtype == torch.float32
     start = AutoModelForSequenceClassification.from_pretrained(models / family, dtype=torch.float32).state_dict()

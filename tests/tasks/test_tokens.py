@@ -62,6 +62,7 @@ def test_long_texts_are_cut_or_refused_by_their_source(tokenizer):
     assert counts == {4: 3, 5: 2, 7: 1, 11: 0}
     pairs = Dataset.from_list([{"text": "good " * 3, "pair": "bad " * length, "label": 1} for length in (1, 2, 3)])
     assert count_cut(pairs, tokenize(pairs, tokenizer, 8), tokenizer, 8) == 1
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 8  # which is saved with it
 
 
 def test_of_a_pair_both_sentences_are_kept(tokenizer):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, Subset
 
 from descend.errors import InputError
-from descend.evaluation.layers import Batches
+from descend.evaluation.layers import Batches, LayerLosses, measure
 from descend.models import TRANSLATOR, LayeredCausalLM, LayeredClassifier, LibraryModel, evaluating
 from descend.noise import Noise
 from descend.progress import counted, progress
@@ -58,6 +58,25 @@ class Probed(nn.Module):
             yield probe(self.classifier.pooled(hidden, looks))
 
 
+class Read(nn.Module):
+    """The exits of layers that were read before: samples come in the same order.
+
+    Args:
+        states: What the readouts look at, (L+1, S, H).
+        readouts: One for each of h_0 … h_L.
+    """
+
+    def __init__(self, states: Tensor, readouts: list[nn.Linear]):
+        super().__init__()
+        self.states, self.readouts, self.place = states, readouts, 0
+
+    def predictions(self, inputs: Any) -> Iterator[Tensor]:
+        """Logits (B, C) of h_0 … h_L for the next B samples."""
+        first, self.place = self.place, self.place + len(next(iter(inputs.values())))
+        for readout, states in zip(self.readouts, self.states, strict=True):
+            yield readout(states[first : self.place])
+
+
 def fit_probes(
     classifier: LayeredClassifier,
     task: Task,
@@ -77,12 +96,14 @@ def fit_probes(
         noise: The kind that is evaluated, at the training's level.
         batches: How samples become batches.
     """
-    probes = _regressions(classifier, task, train, validation, batches, noise)
+    probes, _ = _regressions(classifier, task, train, validation, batches, noise)
     return Probed(classifier, nn.ModuleList(probes).float().to(batches.device))
 
 
 @torch.no_grad()
-def fit_exits(model: LibraryModel, task: Task, train: Dataset, validation: Dataset, batches: Batches) -> None:
+def fit_exits(
+    model: LibraryModel, task: Task, train: Dataset, validation: Dataset, batches: Batches
+) -> LayerLosses | None:
     """Fit own exits to a model that stays as it is, on clean samples.
 
     Those of a classifier whose head is one linear layer are logistic regressions, and so is the last layer's head.
@@ -96,6 +117,10 @@ def fit_exits(model: LibraryModel, task: Task, train: Dataset, validation: Datas
         validation: Samples to choose each layer's ridge on.
         batches: How samples become batches.
 
+    Returns:
+        What the exits of a classifier give on the validation samples, where these are no more than `MOST`, since their
+        layers are read for it anyway.
+
     Raises:
         InputError: If it is another kind of model, or its head is not one linear layer.
     """
@@ -104,7 +129,7 @@ def fit_exits(model: LibraryModel, task: Task, train: Dataset, validation: Datas
         exits: Any = model.own_exits
         for exit, matrix in zip(exits, _translations(model, task, train, batches), strict=True):
             exit[TRANSLATOR].weight.copy_(matrix)
-        return
+        return None
     parts = [part for part in getattr(model, "head", ()) if isinstance(part, str)]
     linear = [part for part in parts if isinstance(model.library.get_submodule(part), nn.Linear)]
     learned = [part for part in parts if any(True for _ in model.library.get_submodule(part).parameters())]
@@ -114,9 +139,13 @@ def fit_exits(model: LibraryModel, task: Task, train: Dataset, validation: Datas
             f"{type(model.library).__name__} is {' and '.join(learned)}. Read it by the mean: --pooling mean."
         )
     model.give_own_exits()
-    for layer, probe in enumerate(_regressions(model, task, train, validation, batches)):
-        head = model.part(linear[0], layer)
+    probes, states = _regressions(model, task, train, validation, batches)
+    heads: list[Any] = [model.part(linear[0], layer) for layer in range(len(probes))]
+    for head, probe in zip(heads, probes, strict=True):
         head.load_state_dict({name: value.to(head.weight) for name, value in probe.state_dict().items()})
+    if len(validation) > MOST:  # type: ignore[arg-type]
+        return None
+    return measure(Read(states.to(heads[0].weight), heads), task, batches.of(validation))[0]
 
 
 @torch.no_grad()
@@ -175,8 +204,8 @@ def _regressions(
     validation: Dataset,
     batches: Batches,
     noise: Noise | None = None,
-) -> list[nn.Linear]:
-    """A logistic regression for each of layers 0 … L, see `fit_probes`."""
+) -> tuple[list[nn.Linear], Tensor]:
+    """A logistic regression for each of layers 0 … L, see `fit_probes`; and what they see of the validation samples."""
     classifier.eval()
     fitted, target = _features(classifier, task, train, batches, noise)
     held, held_target = _features(classifier, task, validation, batches, noise)
@@ -189,7 +218,7 @@ def _regressions(
                 bar.update()
             losses = [F.cross_entropy(probe(held_layer), held_target).item() for probe in candidates]
             probes.append(candidates[losses.index(min(losses))])
-    return probes
+    return probes, held
 
 
 @torch.enable_grad()

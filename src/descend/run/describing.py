@@ -11,7 +11,7 @@ from descend.declared import is_secret, options
 from descend.models import MARK, Denoiser, LinearReadout, MeanPooledForSequenceClassification
 from descend.recipes import Recipe
 from descend.report.card import TASKS, card_of_run
-from descend.results import RunConfig, hub_name, read_config
+from descend.results import RunConfig, hub_name, read_config, without_adapters
 from descend.settings import settings_of_others
 from descend.training.config import DescentArguments
 
@@ -97,6 +97,17 @@ def serving_line(network: Any, folder: Path) -> str:
     more = ", truncation=True" if task == TASKS["ForSequenceClassification"] else ""
     more += ", trust_remote_code=True" if isinstance(network, MeanPooledForSequenceClassification) else ""
     return "" if task is None else f'pipeline("{task}", model={json.dumps(str(folder))}{more})'
+
+
+def saved_form(network: Any) -> str:
+    """What will be saved of a model, and what it takes to load it, before it is trained."""
+    kind = type(without_adapters(network))
+    if isinstance(network, MeanPooledForSequenceClassification):
+        return f"The model is saved as a {kind.__name__}, which Transformers loads with trust_remote_code=True."
+    if kind.__module__.startswith("transformers."):
+        adapters = "adapters for a" if kind is not type(network) else "a"
+        return f"The model is saved as {adapters} {kind.__name__}, which Transformers loads without Descend."
+    return f"The model is saved as a {kind.__name__}, which loads where Descend is installed."
 
 
 def loading_note(network: Any) -> str:

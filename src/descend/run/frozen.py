@@ -85,8 +85,8 @@ def frozen(model: str, data: str, out: Path | None, settings: Mapping[str, Any],
     how = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
 
     def fitted() -> dict[str, Any]:
-        fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
-        return {"model": network}
+        read = fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
+        return {"model": network, "validated": read}
 
     return {
         "folder": out,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
     from descend.core import DescentProblem
-    from descend.evaluation.layers import Batches
+    from descend.evaluation.layers import Batches, LayerLosses
     from descend.models import LayeredModel
     from descend.noise import Noise
     from descend.objective import Objective
@@ -110,6 +110,8 @@ class Run:
     """Whether it is a saved model without its run."""
     unseen = False
     """Whether the person vouches that a saved model has not seen the data."""
+    validated: LayerLosses | None = None
+    """What the layers give on clean validation samples, where that is known."""
     trained_by: DescentMixin | None = None
     """The trainer of a model in memory."""
     objective: Objective | None = None

@@ -39,7 +39,7 @@ from descend.results import (
     refuse_foreign,
     write_card,
 )
-from descend.run.describing import WRITTEN, differences, run_card, stored, values_of
+from descend.run.describing import WRITTEN, differences, run_card, saved_form, stored, values_of
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
 from descend.training.config import DescentConfig
@@ -172,6 +172,8 @@ def _train(
         if main and loaded is None:
             quiet = args.disable_tqdm or is_quiet()
             tell(recipe, data, quiet=quiet)
+            if not quiet:
+                tqdm.write(saved_form(trainer.model), file=sys.stderr)
             if data.labels and planned[0] < FEW_STEPS and not quiet:
                 few = f"{planned[0]} steps in all: a new head may need more, by --num-train-epochs or --max-steps."
                 tqdm.write(few, file=sys.stderr)

@@ -131,6 +131,8 @@ def count_cut(texts: "Dataset", encoded: "Dataset", tokenizer: PreTrainedTokeniz
         given = (rows[name] for name in columns)  # type: ignore[index]
         ids = tokenizer(*given, truncation=True, max_length=max_length + 1, verbose=False)["input_ids"]
         count += sum(len(each) > max_length for each in ids)
+    # A fast tokenizer remembers the last length, and saves it in tokenizer.json.
+    tokenizer(*[""] * len(columns), truncation=True, max_length=max_length)
     return count
 
 
