@@ -25,8 +25,10 @@ ALLOWED = {
     "src/descend/writing.py": {"mkdtemp", "FileLock", "SoftFileLock", "open", "touch", "replace"},  # the one way
     "src/descend/results/folder.py": {"rename", "write_text", "copy2", "replace"},  # the ledger; folders into place
     "src/descend/sweep/worker.py": {"connect"},  # reads the names of tables
-    "src/descend/run/denoising.py": {"save"},  # into the folder of atomic_folder, as are the next three
-    "src/descend/run/exporting.py": {"save_pretrained"},
+    "src/descend/run/denoising.py": {"save"},  # into the folder of atomic_folder, as are the next four
+    "src/descend/run/formats.py": {"save_pretrained"},
+    "src/descend/run/onnx.py": {"save_pretrained", "save"},
+    "src/descend/run/sentences.py": {"save_pretrained", "save", "TemporaryDirectory"},  # and a folder to read again
     "src/descend/run/training.py": {"save_pretrained"},
     "src/descend/training/checkpoints.py": {"write_text", "rename"},
     "src/descend/training/hf_hooks.py": {"save_pretrained"},

@@ -158,7 +158,7 @@ def test_what_can_not_be_onnx_is_said_before_any_work(language, finished, models
     line = said(capsys, *words, status=2)[1]
     assert line.splitlines()[-1].endswith("got a model of lm. Leave --format out.")
     assert "--format choose what --save writes" in refused(capsys, "layers", "M", "--data", "generated", *out)
-    with pytest.raises(InputError, match="format must be one of transformers, onnx; got 'gguf'"):
+    with pytest.raises(InputError, match="format must be one of transformers, onnx, sentence-transformers; got 'gguf'"):
         run.export_model(network("bert"), 1, tmp_path / "out", format="gguf")
     assert list(tmp_path.iterdir()) == []
 

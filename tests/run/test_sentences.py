@@ -81,7 +81,9 @@ def test_modules_of_other_code_and_routers_are_refused_unread(tmp_path, kinds, m
         refuse_modules(tmp_path)
 
 
-@pytest.mark.parametrize(("path", "message"), [("../other", "outside of it: .*other"), ("1_Dense", "bin is no safetens")])
+@pytest.mark.parametrize(
+    ("path", "message"), [("../other", "outside of it: .*other"), ("1_Dense", "bin is no safetens")]
+)
 def test_modules_elsewhere_and_pickles_are_refused_unread(tmp_path, path, message):
     (tmp_path / "model" / "1_Dense").mkdir(parents=True)
     (tmp_path / "model" / "1_Dense" / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
