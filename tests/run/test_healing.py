@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from descend.errors import InputError
-from descend.models import LayeredCausalLM, LayeredClassifier, LayeredImageClassifier, train_last
+from descend.models import LayeredCausalLM, LayeredClassifier, LayeredImageClassifier, keep_first, train_last
 from descend.results import CARD_FILE, read_config, read_summary
 from tests.support.networks import causal, image_network, network
 from tests.support.runs import SAVED, assert_same_end, said, stop_after, trained
@@ -87,6 +87,21 @@ def test_no_gradient_is_computed_below_the_last_blocks(kind, blocks):
     assert all(each.grad is not None for each in model.last_of_head.parameters())
 
 
+def test_a_cut_of_a_model_with_own_exits_begins_with_the_exit_of_its_last_layer():
+    model = LayeredCausalLM(causal(num_hidden_layers=5, tie_word_embeddings=True))
+    model.give_own_exits()
+    with torch.no_grad():
+        for parameter in model.own_exits[3].parameters():
+            parameter += torch.rand_like(parameter)
+    inputs = model.probe_inputs()
+    expected = list(model.predictions(inputs))[3]
+    keep_first(model, 3)
+    train_last(model, 3)
+    model.share_readout()
+    *_, read = model.predictions(inputs)
+    torch.testing.assert_close(read, expected)
+
+
 def test_layers_that_share_one_block_are_refused():
     with pytest.raises(InputError, match="all 3 layers of AlbertForSequenceClassification share one block"):
         train_last(LayeredClassifier(network("albert")), 3)
@@ -108,12 +123,13 @@ def test_a_cut_is_held_to_the_whole_model_trained_or_as_it_is(deep, reviews, tmp
     cut = trained(tmp_path / "cut", "text", f"{given} --keep-layers 2 --heal")
     said(capsys, "evaluate", whole, "--noise", "0")
     as_is = tmp_path / "as-is"
-    said(capsys, "layers", deep / "text", "--data", reviews, "--max-length", "40", "--out", as_is)
-    for baseline in (as_is, whole):
-        said(capsys, "evaluate", cut, "--noise", "0", "--baseline", baseline)
+    said(capsys, "layers", deep / "text", "--data", reviews, "--max-length", "40", "--limit", "40", "--out", as_is)
+    for baseline, limit in ((as_is, ["--limit", "40"]), (whole, [])):
+        said(capsys, "evaluate", cut, "--noise", "0", "--baseline", baseline, *limit)
         needed, theirs = read_summary(cut).layers_needed, read_summary(baseline).layer_metrics[0]
         ours = read_summary(cut).layer_metrics[0][2]
         assert (needed.baseline, needed.full_layer, needed.last.layer) == (str(baseline), 5, 2)
         assert needed.full == pytest.approx(theirs[5]) and needed.last.worse == pytest.approx(100 * (theirs[5] - ours))
     out, _ = said(capsys, "compare", whole, cut, "--out", tmp_path / "page")
     assert "held to the full depth of whole" in out
+    assert "ERM, healed, 2 layers" in (tmp_path / "page" / "report.html").read_text()
