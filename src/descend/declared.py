@@ -26,6 +26,9 @@ DIGITS = "digits"
 TEXTS = ("imdb", "mnli", "labelled")
 """The values of ``dataset``, the kinds of texts with classes."""
 
+HEALED = 3
+"""The last blocks of a cut model that ``--heal`` trains, beside its readout."""
+
 SMALL = "small"
 """The value of ``model`` for a new small model."""
 

@@ -154,6 +154,7 @@ COMMANDS = [
     "text-distilbert --data generated --preset paper --method erm --dataset mnli --report-to tensorboard",
     "llm-sft --data generated --dual-optim-args '{\"start\": 0}' --bf16 --dual-every epoch",
     "text --data generated --model them/bert --keep-layers 2 --dataset mnli --pooling cls",
+    "text --data generated --model them/bert --keep-layers 2 --heal",
     "text-ut --data generated --hub-token hidden --num-train-epochs 3",
     "lm --data generated --model them/llama --lora q_proj --noise 0.5 --learning-rate 1e-4",
 ]

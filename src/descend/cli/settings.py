@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "data": "data dataset image_size validation_share window stride cache_dir tokenizer max_length truncate "
     "keep_markup",
-    "model": "model keep_layers pooling pretrained depth tied hidden_size heads attention_size kernel atoms layer "
+    "model": "model keep_layers heal pooling pretrained depth tied hidden_size heads attention_size kernel atoms layer "
     "l1 l2 margin c dropout readout exits lora lora_rank",
     "constraints": "method preset strength alpha alpha_decay cap cap_layer first_layer form stop_gradient dual_lr "
     "dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "

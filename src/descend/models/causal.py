@@ -143,10 +143,16 @@ class LayeredCausalLM(LibraryModel):
         A head that shares its weight with the word embedding gets a weight of its own.
         """
         super().adopt(exit)
+        self.separate_head()
         head: Any = self.last_of_head
         matrix: Any = exit[TRANSLATOR].weight
-        weight = (head.weight.detach().double() @ matrix.detach().double()).to(head.weight.dtype)
-        head.weight = nn.Parameter(weight)
+        with torch.no_grad():
+            head.weight.copy_(head.weight.double() @ matrix.double())
+
+    def separate_head(self) -> None:
+        """Give a head that shares its weight with the word embedding a weight of its own; others stay."""
+        head: Any = self.last_of_head
+        head.weight = nn.Parameter(head.weight.detach().clone())
         self.config.tie_word_embeddings = False
 
     @property

@@ -58,6 +58,32 @@ def keep_first(model: LayeredModel, layers: int) -> None:
         config.set_output_features_output_indices(None, None)
 
 
+def train_last(model: LibraryModel, blocks: int) -> None:
+    """Freeze a model but for its readout and its last blocks, in place: no gradient is computed below these.
+
+    The readout is the final norm and the head. A language model's head that shares its weight with the word embedding
+    gets a weight of its own, because the embedding is frozen.
+
+    Args:
+        model: A model around one of Transformers' without adapters.
+        blocks: How many blocks learn; all, if the model has no more.
+
+    Raises:
+        InputError: If the layers share their weights, so that none can be frozen alone.
+    """
+    layers = list(model.layer_modules)
+    if len(layers) != model.depth:
+        raise InputError(
+            f"the last blocks can't be trained alone: all {model.depth} layers of {type(model.saved).__name__} share "
+            "one block. Train all of it."
+        )
+    model.separate_head()
+    model.library.requires_grad_(False)
+    readout = [model.library.get_submodule(name) for name in model.copied]
+    for part in (*readout, model.last_of_head, *layers[-blocks:]):
+        part.requires_grad_()
+
+
 def merged(network: Any) -> PreTrainedModel:
     """The model of Transformers with PEFT's adapters added to its weights; a model without adapters as it is.
 

@@ -245,6 +245,9 @@ class LibraryModel(WrappedModel):
             self.adopt(self.own_exits[layers])
             del self.own_exits[layers:]
 
+    def separate_head(self) -> None:
+        """Give a head that shares its weight with the word embedding a weight of its own; others stay."""
+
     def share_readout(self) -> None:
         """Take own exits away: all layers are read as the last one is."""
         if self.own_exits is not None:

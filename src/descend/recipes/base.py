@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from descend.declared import GENERATED, SMALL, Count, InnerShare, Layers, NoiseLevel, Scale, setting
+from descend.declared import GENERATED, HEALED, SMALL, Count, InnerShare, Layers, NoiseLevel, Scale, flag_of, setting
 from descend.errors import InputError, refuse
 from descend.reading import utf8_path
 from descend.settings import PRETRAINED_DUAL, DescentSettings, check
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, TrainerCallback
 
     from descend.models import LayeredModel
+    from descend.models.library import LibraryModel
     from descend.noise import Noise
     from descend.run.run import Run
     from descend.tasks import Task
@@ -151,15 +152,20 @@ class Recipe(ABC):
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:
-        """Refuse a recipe without data or model: generated data are used only where they are asked for.
+        """Refuse a recipe without data or model, and settings that do not go together.
+
+        Generated data are used only where they are asked for.
 
         Args:
             given: The given settings.
 
         Raises:
-            InputError: If no data are given, or no model to a recipe of pretrained models.
+            InputError: If no data are given, or no model to a recipe of pretrained models; or if a model is to be
+                healed in a way that its inner layers would learn too.
         """
         lacks_model = cls.needs_model and given.get("model") is None
+        usual = {"method": "erm", "exits": "shared", "alpha": None, "preset": None}
+        inner = [flag_of(name) for name, value in usual.items() if given.get(name, value) not in (value, None)]
         model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
         refuse(
             (
@@ -168,6 +174,11 @@ class Recipe(ABC):
                 f"that come with descend.{f' Also give {model}' if lacks_model else ''}",
             ),
             (lacks_model, f"{cls.name} trains a pretrained model; expected {model}"),
+            (
+                bool(given.get("heal") and inner),
+                "--heal is plain training (erm) of the readout that all layers share, because most inner layers are "
+                f"frozen; got {' and '.join(inner)}. Leave out --heal, or {'these' if inner[1:] else 'that'}.",
+            ),
         )
 
     @property
@@ -257,7 +268,12 @@ class Recipe(ABC):
         return [
             f"{data.name}: {train} samples to train on, {validation} for validation, {test} for test{read}.",
             f"Training noise: {noise}",
+            *self.about_model(),
         ], []
+
+    def about_model(self) -> list[str]:
+        """Lines on which part of the model is trained."""
+        return []
 
     @abstractmethod
     def network(self, data: Data) -> LayeredModel:
@@ -320,15 +336,51 @@ class PretrainedSettings:
 
     model: str = field(kw_only=True, metadata={"help": "folder or Hub name of a pretrained model"})
     keep_layers: Layers | None = setting(None, "cut it to its first K blocks before training [all]")
+    heal: bool = setting(False, f"of the cut model train the readout and the last {HEALED} blocks alone")
     noise: NoiseLevel = setting(0.0, "training noise γ, in std of the embeddings")
 
     needs_model: ClassVar[bool] = True
+    healing: ClassVar[dict[str, Any]] = {"method": "erm", "exits": "shared"}
+    """Training arguments of a cut model that is healed: inner layers do not learn."""
 
     @property
     def depth(self) -> int:
         """L, the blocks that are trained; known once the recipe is completed."""
         assert self.keep_layers is not None
         return self.keep_layers
+
+    def layers_of(self, config: PreTrainedConfig) -> int:
+        """K, the blocks that are trained of a model with this configuration.
+
+        Raises:
+            InputError: If a model is to be healed that is not cut.
+        """
+        whole: int = config.num_hidden_layers
+        layers = self.keep_layers or whole
+        if self.heal and layers >= whole:
+            raise InputError(
+                f"--heal trains the end of a model that is cut; got {layers} of the {whole} layers of {self.model}. "
+                f"Give --keep-layers K with K below {whole}, or leave out --heal."
+            )
+        return layers
+
+    def cut(self, model: LibraryModel) -> None:
+        """Keep a model's first blocks, and freeze all but its end where it is to be healed."""
+        from descend.models import keep_first, train_last
+
+        keep_first(model, self.depth)
+        if self.heal:
+            train_last(model, HEALED)
+
+    def about_model(self) -> list[str]:
+        """What of a cut model is trained."""
+        if not self.heal:
+            return []
+        whole = config_of(self.model).num_hidden_layers
+        return [
+            f"Cut to {self.depth} of {whole} layers. The readout and the last {min(HEALED, self.depth)} blocks are "
+            "trained; everything below is frozen."
+        ]
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,11 @@ class ImageRecipe(PretrainedSettings, Recipe):
     )
 
     @property
+    def defaults(self) -> dict[str, Any]:
+        """Layers that are useful; of a cut model that is healed plain training."""
+        return super().defaults | (self.healing if self.heal else {})
+
+    @property
     def label(self) -> str:
         """The model's name in tables, such as Dinov2-12."""
         return f"{type(config_of(self.model)).__name__.removesuffix('Config')}-{self.depth}"
@@ -107,7 +112,7 @@ class ImageRecipe(PretrainedSettings, Recipe):
             self,
             data=self.data if self.data == DIGITS else absolute(self.data),
             model=absolute_or_name(self.model),
-            keep_layers=self.keep_layers or config.num_hidden_layers,
+            keep_layers=self.layers_of(config),
             image_size=size,
         )
 
@@ -165,7 +170,7 @@ class ImageRecipe(PretrainedSettings, Recipe):
         """The pretrained model cut to its first blocks, for images of this size; with a new head if it has none."""
         from transformers import AutoModelForImageClassification
 
-        from descend.models import LayeredImageClassifier, keep_first, resized
+        from descend.models import LayeredImageClassifier, resized
 
         config = config_of(self.model)
         if not has_classifier(config) or is_unnamed(config):
@@ -176,7 +181,7 @@ class ImageRecipe(PretrainedSettings, Recipe):
         if self.image_size != config.image_size:
             network = resized(network, self.image_size)
         layered = LayeredImageClassifier(network)
-        keep_first(layered, self.depth)
+        self.cut(layered)
         return layered
 
     def restore(self, folder: str) -> tuple[LayeredModel, Any]:

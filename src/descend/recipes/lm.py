@@ -28,8 +28,9 @@ class LanguageModelRecipe(PretrainedSettings, LanguageRecipe):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Plain training, with adapters too."""
-        return super().defaults | {"method": "erm"}
+        """Plain training, with adapters too; a model that is healed has no own exits."""
+        healing = self.healing | {"head_lr_ratio": 1.0} if self.heal else {}
+        return super().defaults | {"method": "erm"} | healing
 
     def completed(self) -> Self:
         """The recipe with absolute paths and the number of blocks.
@@ -38,7 +39,7 @@ class LanguageModelRecipe(PretrainedSettings, LanguageRecipe):
             InputError: If it has adapters on a cut model.
         """
         config = self._config()
-        layers = self.keep_layers or config.num_hidden_layers
+        layers = self.layers_of(config)
         if self.lora is not None and layers < config.num_hidden_layers:
             raise InputError(
                 "--keep-layers and --lora exclude each other: only the adapters are saved, and the cut model would be "
@@ -46,9 +47,20 @@ class LanguageModelRecipe(PretrainedSettings, LanguageRecipe):
             )
         return replace(self, data=absolute(self.data), model=absolute_or_name(self.model), keep_layers=layers)
 
+    def about_model(self) -> list[str]:
+        """What of a cut model is trained, and how many parameters a head has that no longer shares them."""
+        config = self._config()
+        if not (self.heal and config.tie_word_embeddings):
+            return super().about_model()
+        return [
+            *super().about_model(),
+            "The head shared its weight with the word embedding, which is frozen. It gets its own: "
+            f"{config.vocab_size * config.hidden_size:,} parameters more.",
+        ]
+
     def _network(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-        from descend.models import LayeredCausalLM, keep_first
+        from descend.models import LayeredCausalLM
 
         network = self._pretrained(tokenizer)
-        keep_first(LayeredCausalLM(network), self.depth)
+        self.cut(LayeredCausalLM(network))
         return network

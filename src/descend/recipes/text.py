@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from descend.declared import TEXTS, setting
 from descend.errors import InputError
@@ -52,10 +52,16 @@ class ClassifierRecipe(PretrainedSettings, TextRecipe):
         config = config_of(self.model)
         check_family(config, encoders.FAMILIES)
         pooling = self.pooling or _pooling_of(config) or "mean"
-        layers = self.keep_layers or config.num_hidden_layers
-        recipe = replace(recipe, model=absolute_or_name(self.model), keep_layers=layers, pooling=pooling)
+        recipe = replace(
+            recipe, model=absolute_or_name(self.model), keep_layers=self.layers_of(config), pooling=pooling
+        )
         recipe._check_length(recipe._config())
         return recipe
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Layers that are useful; of a cut model that is healed plain training."""
+        return super().defaults | (self.healing if self.heal else {})
 
     @property
     def label(self) -> str:
@@ -79,10 +85,8 @@ class ClassifierRecipe(PretrainedSettings, TextRecipe):
 
     def network(self, data: Data) -> LayeredClassifier:
         """The pretrained model, cut to its first blocks where ``keep_layers`` says so."""
-        from descend.models import keep_first
-
         model = super().network(data)
-        keep_first(model, self.depth)
+        self.cut(model)
         return model
 
     def _network(self, words: int, names: dict[int, str], padding: int) -> PreTrainedModel:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from descend.declared import SMALL
+from descend.declared import HEALED, SMALL
 from descend.errors import InputError
 from descend.report.answer import Answer
 from descend.report.terminal import answer_lines
@@ -66,6 +66,7 @@ def card_of_run(
         read += " Transparent images were laid on white."
     about = [
         f"{config.model}, trained on {config.dataset}{begin}, {_how(trained, noise_on)}. {read}{_notes(trained)}",
+        _healed(settings),
         _texts(settings),
         note,
     ]
@@ -115,6 +116,17 @@ def card_of_model(
     if trained is not None:
         what += f" It was trained {_how(trained, 'the input embedding')}.{_notes(trained)}"
     return card(network, name, [what, _texts(settings or {}), note], **more)
+
+
+def _healed(settings: Mapping[str, Any]) -> str:
+    """A sentence on what of a cut model was trained; empty for a model whose whole was."""
+    if not settings.get("heal"):
+        return ""
+    layers = settings["keep_layers"]
+    return (
+        f"The model was cut to its first {layers} layers and healed: the readout and the last {min(HEALED, layers)} "
+        "blocks were trained, and all below them is as it was."
+    )
 
 
 def _texts(settings: Mapping[str, Any]) -> str:

@@ -272,6 +272,8 @@ def _in_words(setting: str, value: Any) -> str:
         return f"α = {format_alpha(value)}"
     if setting == "layers":
         return f"{value} layers"
+    if setting == "heal":
+        return "healed" if value else ""
     return str(value) if setting == "recipe" else f"{setting.replace('_', ' ')} {value}"
 
 
