@@ -64,6 +64,8 @@ def main() -> int:
     parser.add_argument("data", type=Path)
     parser.add_argument("--accuracy", type=float)
     options = parser.parse_args()
+    if (options.folder / "modules.json").is_file():
+        parser.error(f"{options.folder} is an embedding model: it has no classes.")
     onnx = (options.folder / "model.onnx").is_file()
     needed = ["onnxruntime", "tokenizers", "pillow"] if onnx else ["torch", "transformers", "pillow"]
     with TemporaryDirectory() as place:

@@ -311,6 +311,11 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, without
     assert not (tmp_path / "run").exists()
 
 
+def test_exports_of_texts_need_no_pillow(tmp_path, without):
+    done = without(["PIL"], "import descend.run.exporting\nprint('read')", tmp_path)
+    assert done.stdout == "read\n", done.stderr
+
+
 def test_a_module_that_no_extra_brings_is_no_missing_extra():
     with pytest.raises(ModuleNotFoundError, match="nonsense"), required("A test"):
         import nonsense  # noqa: F401

@@ -20,7 +20,7 @@ def test_inference_reads_texts_as_training_did(tmp_path, flag, said):
     words = ["--data", str(data), "--max-steps", "1", "--max-length", "12", "--quiet", "--out", str(run), *flag]
     assert main(["train", "text-distilbert", "--hidden-size", "8", "--heads", "2", "--depth", "1", *words]) == 0
     card = (run / "model" / "README.md").read_text("utf-8")
-    assert said in card and "Texts are cut after 12 tokens." in card
+    assert said in card and "Texts were cut after 12 tokens." in card
     assert read_config(run).settings["keep_markup"] is bool(flag)
     exported = tmp_path / "exported"
     shutil.copytree(run / "model", exported)  # without its run, as who serves it has it

@@ -162,7 +162,9 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     rows = [line.split("accuracy ")[1] for line in out.splitlines() if line.startswith("layer ")]
     metrics = [f"{value:.4f}" for value in summary.validation.metric]
     mark = " <- chosen within 2 points"
-    assert [row.removesuffix(mark) for row in rows] == metrics and rows[chosen].endswith(mark)
+    place = summary.layers_needed.chosen[2].layer
+    assert [row.removesuffix(mark) for row in rows] == metrics and rows[place].endswith(mark)
+    assert ("The embedding alone is no model: layer 1 is taken." in out) is (place == 0)
     bare = Path(shutil.copytree(classifier, tmp_path / "bare"))
     (bare / "groups.json").unlink()
     said(capsys, "export", bare, *auto[2:], "--out", tmp_path / "again")  # the summary has the answer
@@ -172,6 +174,24 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
         (bare / "summary.json").write_text(json.dumps(content | change))
         line = refused(capsys, "export", bare, *auto[2:], "--out", tmp_path / "none")
         assert line.endswith(f"Type first: descend evaluate {bare}")
+
+
+def test_a_certificate_says_what_layers_were_compared_with(classifier, tmp_path, capsys):
+    said(capsys, "evaluate", classifier, "--noise", "1")
+    content, depth = json.loads((classifier / "summary.json").read_text()), read_summary(classifier).depth
+    copy = Path(shutil.copytree(classifier, tmp_path / "copy"))
+
+    def asked(name, **needed):
+        (copy / "summary.json").write_text(json.dumps(content | {"layers_needed": content["layers_needed"] | needed}))
+        return ["export", copy, "--layers", "certified", "--out", tmp_path / name]
+
+    out, _ = said(capsys, *asked("itself", within={"2": depth}))
+    said_of = f"certify no smaller layer within 2 points of its own full depth: layer {depth} is that layer itself."
+    assert said_of in out
+    out, _ = said(capsys, *asked("smaller", within={"2": 1}))
+    assert "Test data certify layer 1 within 2 points of its own full depth." in out
+    embedding = asked("none", within={"2": 0}, top=0, compared_with="best")
+    assert "no layer was compared with it" in refused(capsys, *embedding)
 
 
 def test_auto_with_a_baseline_is_the_choice_of_evaluate_and_compare(classifier, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Exports as embedding models, which SentenceTransformers reads."""
 
 import json
+from shutil import copytree
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 
 from descend import InputError, Run
 from descend.run.exporting import export
-from descend.run.sentences import refuse_modules
+from descend.run.sentences import SentenceTransformers
 from tests.support.cases import slow
+from tests.support.runs import trained
 
 RECORDS = ("README.md", "written.json")
 TEXTS = ["a good film", "the plot was bad and the cast was worse than the plot"]
@@ -64,31 +66,70 @@ def test_an_encoder_gets_the_pooling_that_its_readouts_have(models, reviews, tmp
     torch.testing.assert_close(small(dict(inputs))["sentence_embedding"], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_run_keeps_what_its_start_has_and_refuses_a_start_that_is_gone(embedder, reviews, tmp_path):
+    start = tmp_path / "start"
+    copytree(embedder, start)
+    run = Run.read(
+        trained(tmp_path / "run", "text", "--max-steps 1 --max-length 12", "--model", start, "--data", reviews)
+    )
+    run.export(2, tmp_path / "small", "sentence-transformers")
+    small = SentenceTransformer(str(tmp_path / "small"), device="cpu")
+    assert [type(module) for module in small][1:] == [Pooling, Dense, Normalize] and small.prompts["query"] == "good "
+    card = (tmp_path / "small" / "README.md").read_text()
+    assert "2 of 3 layers, without their readout." in card and "model-index" not in card
+    start.rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="start is gone"):
+        run.export(2, tmp_path / "other", "sentence-transformers")
+
+
+def changed(folder, file, **entries):
+    """A JSON file of a copied model with other entries."""
+    content = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    (folder / file).write_text(json.dumps(content | entries))
+
+
+def test_settings_of_a_strangers_encoder_are_not_obeyed(embedder, reviews, tmp_path):
+    """Those would open a pickle, and read the tokenizer of another folder."""
+    folder = tmp_path / "stranger"
+    copytree(embedder, folder)
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch ran'\ntR.")
+    unsafe = {"use_safetensors": False, "weights_only": False}
+    changed(folder, "sentence_bert_config.json", model_kwargs=unsafe, tokenizer_name_or_path="/elsewhere")
+    changed(folder, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Code", None]})
+    export(Run.frozen(str(folder), str(reviews), most=40), 1, tmp_path / "small", "sentence-transformers")
+    small = SentenceTransformer(str(tmp_path / "small"), device="cpu")
+    found = small.encode(TEXTS, prompt_name="query", convert_to_tensor=True)
+    torch.testing.assert_close(found, embeddings_by_hand(embedder, 1), rtol=1e-5, atol=1e-5)
+    settings = "".join(file.read_text() for file in (tmp_path / "small").glob("*.json"))
+    assert "auto_map" not in settings and "use_safetensors" not in settings and "elsewhere" not in settings
+
+
+OURS = "sentence_transformers.models"
+
+
 @pytest.mark.parametrize(
-    ("kinds", "message"),
+    ("modules", "message"),
     [
-        (["sentence_transformers.models.Transformer", "evil.Code"], "does not run: evil.Code"),
-        (["sentence_transformers.models.Router"], "must begin with one Transformer; its modules are .*Router"),
+        ([(f"{OURS}.Transformer", ""), ("evil.Pooling", "1_Pooling")], "has evil.Pooling behind its encoder"),
+        ([(f"{OURS}.Transformer", ""), (f"{OURS}.WordWeights", "1_W")], "has .*WordWeights behind its encoder"),
+        ([(f"{OURS}.Router", "")], "must begin with one Transformer; its modules are .*Router"),
+        ([(f"{OURS}.Transformer", ""), (f"{OURS}.Dense", "../other")], r"outside of it: \.\./other"),
+        ([(f"{OURS}.Transformer", ""), (f"{OURS}.Dense", "2_Pickle")], "bin is no safetensors"),
+        ([(f"{OURS}.Transformer", ""), (f"{OURS}.Dense", "3_Code")], "asks for os.system, which is not run"),
+        ([(f"{OURS}.Transformer", ""), (f"{OURS}.Dense", "4_None")], "has no folder 4_None of its Dense"),
+        ([(f"{OURS}.Transformer", ""), (f"{OURS}.Pooling", "3_Code")], "can't be read as a Pooling"),
         ([], "its modules are none"),
         (None, "its modules are none"),
     ],
 )
-def test_modules_of_other_code_and_routers_are_refused_unread(tmp_path, kinds, message):
-    listed = 5 if kinds is None else [{"type": kind, "path": ""} for kind in kinds]
+def test_modules_that_can_not_be_kept_are_refused_before_any_work(tmp_path, modules, message):
+    for place in ("2_Pickle", "3_Code"):
+        (tmp_path / place).mkdir()
+    (tmp_path / "2_Pickle" / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
+    (tmp_path / "3_Code" / "config.json").write_text('{"activation_function": "os.system", "pooling_mode": 7}')
+    listed = 5 if modules is None else [{"type": kind, "path": path} for kind, path in modules]
     (tmp_path / "modules.json").write_text(json.dumps(listed))
-    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    if message.startswith("can't"):
+        changed(tmp_path, "3_Code/config.json", activation_function="torch.nn.Tanh")
     with pytest.raises(InputError, match=message):
-        refuse_modules(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("path", "message"), [("../other", "outside of it: .*other"), ("1_Dense", "bin is no safetens")]
-)
-def test_modules_elsewhere_and_pickles_are_refused_unread(tmp_path, path, message):
-    (tmp_path / "model" / "1_Dense").mkdir(parents=True)
-    (tmp_path / "model" / "1_Dense" / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
-    kinds = ("Transformer", ""), ("Dense", path)
-    listed = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in kinds]
-    (tmp_path / "model" / "modules.json").write_text(json.dumps(listed))
-    with pytest.raises(InputError, match=message):
-        refuse_modules(tmp_path / "model")
+        SentenceTransformers.check("text", str(tmp_path))

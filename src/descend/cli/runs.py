@@ -189,10 +189,17 @@ def layers(words: Sequence[str]) -> None:
     refuse_file(out.expanduser(), "another place with --out")
     if options.save is not None:
         refuse_full(options.save, "another folder by --save")
+        places = [path.expanduser().absolute() for path in (out, options.save)]
+        refuse(
+            (
+                places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]),
+                f"the results and the model need folders of their own; got --out {out} and --save {options.save}.",
+            ),
+        )
     given = {name: getattr(options, name) for name in ("dataset", "image_size", "max_length")}
     settings = {name: value for name, value in given.items() if value is not None}
     run = Run.frozen(options.model, options.data, out, most=options.most, **settings)
-    exporting.check_format(form, run.provenance.recipe)
+    exporting.check_format(form, run.provenance.recipe, options.model)
     tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
     how = options.layers or AUTO
     refuse(

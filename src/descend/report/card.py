@@ -34,6 +34,7 @@ def card_of_run(
     own: bool = False,
     note: str = "",
     metadata: dict[str, Any] | None = None,
+    holds: str = "",
 ) -> str:
     """The card of a run's model, with its summary if it has been evaluated.
 
@@ -47,6 +48,7 @@ def card_of_run(
         own: Whether layers have exits of their own.
         note: A paragraph on how to load the model.
         metadata: Further metadata of the card.
+        holds: What an export has of the first K layers; by default the head, and the output of exit K.
     """
     config, summary = read_config(folder), None
     with suppress(InputError):  # not evaluated yet, or damaged
@@ -71,11 +73,11 @@ def card_of_run(
         note,
     ]
     if layers is not None:
-        about.append(
-            f"This checkpoint holds the first {layers} of {config.depth} layers, with the embedding and the "
-            f"{'exit of the last of them' if own else 'head'} of the whole model. Its output is that of exit "
-            f"{layers} of the whole model."
+        usual = (
+            f"with the embedding and the {'exit of the last of them' if own else 'head'} of the whole model. Its "
+            f"output is that of exit {layers} of the whole model."
         )
+        about.append(f"This checkpoint holds the first {layers} of {config.depth} layers, {holds or usual}")
     elif summary is None:
         about.append("`descend evaluate` on the run's folder adds the metric of every layer and noise level.")
     return card(
@@ -134,7 +136,7 @@ def _texts(settings: Mapping[str, Any]) -> str:
     if "truncate" not in settings:
         return ""
     longest = f"{settings['max_length']} tokens"
-    cut = f"Texts are cut after {longest}." if settings["truncate"] else f"No text of its training had over {longest}."
+    cut = f"Texts were cut after {longest}." if settings["truncate"] else f"No text of its training had over {longest}."
     if settings.get("keep_markup", True):
         return f"{cut} Markup such as `<br />` was left in them."
     return f"{cut} A blank takes the place of `<br />` in them: do the same with yours, as `DescentClassifier` does."

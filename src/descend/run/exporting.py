@@ -38,6 +38,7 @@ from descend.results import (
     WITHIN,
     CompareWith,
     Results,
+    RunConfig,
     Summary,
     Trained,
     atomic_folder,
@@ -120,6 +121,7 @@ def choose(
         summary = held(Results.with_groups(folder), None, compare_with)
     needed, top = summary.layers_needed, summary.top
     certain, choice = needed.within.get(int(tolerance)), needed.chosen.get(int(tolerance))
+    itself = certain == top and needed.baseline is None  # the layer that the others were compared with
     unbounded = needed.bounded is False
     whole = f"{within} of {full_depth_words(summary)}"
     refuse(
@@ -130,9 +132,23 @@ def choose(
             f"is within {whole}. Name the layers, or take --layers {AUTO}, the choice of validation data.",
         ),
         (
+            how == CERTIFIED and top == 0,
+            "the embedding alone is the best layer on validation data, and no layer was compared with it: name the "
+            "layers, or take --compare-with last.",
+        ),
+        (
             how == CERTIFIED and certain is None,
-            f"test data certify no layer within {whole}. {enough_sentence(summary)} Evaluate on more, allow more by "
-            f"--tolerance, or take --layers {AUTO}, the choice of validation data.".replace("  ", " "),
+            " ".join(
+                filter(
+                    None,
+                    (
+                        f"test data certify no layer within {whole}.",
+                        enough_sentence(summary),
+                        f"Evaluate on more, allow more by --tolerance, or take --layers {AUTO}, the choice of "
+                        "validation data.",
+                    ),
+                )
+            ),
         ),
         (
             how == AUTO and choice is None,
@@ -144,19 +160,22 @@ def choose(
     found = certain if how == CERTIFIED or choice is None else choice.layer
     if how == BEST:
         found = best_layer(measured.metric, higher_is_better=better)
-    layer = max(found or 0, 1)  # the embedding is no model
+    layer = max(found or 0, 1)
     rows = [f"layer {place}: {summary.metric} {value:.{digits}f}" for place, value in enumerate(measured.metric)]
-    if how == AUTO:
-        rows[layer] += f" <- chosen within {within}"
-    elif how == BEST:
-        rows[layer] += " <- the best"
+    rows[found or 0] += {AUTO: f" <- chosen within {within}", BEST: " <- the best"}.get(how, "")
     title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
     lines = [title, *rows, *([] if answered else [answer_lines(Answer.of(summary))])]
-    if how == CERTIFIED:
-        lines.append(f"Test data certify layer {layer} within {within}.")
+    if found == 0:
+        lines.append("The embedding alone is no model: layer 1 is taken.")
+    if how == CERTIFIED and itself:
+        lines.append(f"Test data certify no smaller layer within {whole}: layer {layer} is that layer itself.")
+        lines += filter(None, [enough_sentence(summary)])
+    elif how == CERTIFIED:
+        lines.append(f"Test data certify layer {layer} within {whole}.")
     elif (certain is None or layer < certain) and (needed.baseline or layer < top):
         verb, whose = ("estimate", certain) if unbounded else ("certify", CERTIFIED)
-        surely = "no layer" if certain is None else f"layer {certain}: --layers {whose}"
+        smaller = "no smaller layer than the one that others were compared with"
+        surely = "no layer" if certain is None else smaller if itself else f"layer {certain}: --layers {whose}"
         lines.append(
             f"WARNING: layer {layer} was chosen on validation data, and test data do not {verb} it within {within}. "
             f"They {verb} {surely}."
@@ -243,11 +262,17 @@ def _whole_of_run(run: Run, layers: int, out: Path, format: str) -> _Whole:
         network,
         loaded["tokenizer"],
         str(source),
-        str(config.settings["model"]) if config.settings.get("model") else None,
+        _start(config),
         origin | {"model": config.model, "recipe": config.recipe, "method": config.method, **config.export_entries},
         None if adapters else load_model(type(network.saved.config), source, "a model", EXPECTED).dtype,
         lambda plain, **more: run_card(folder, plain, checkpoint=run.checkpoint, layers=layers, own=own, **more),
     )
+
+
+def _start(config: RunConfig) -> str | None:
+    """The model that a run began with."""
+    start = config.settings.get("model")
+    return str(start) if start else None
 
 
 def _whole_in_memory(run: Run, layers: int, out: Path, format: str) -> _Whole:
@@ -266,9 +291,8 @@ def _whole_in_memory(run: Run, layers: int, out: Path, format: str) -> _Whole:
     refuse_full(out, "another folder")
     trained = Trained.of(getattr(getattr(network.saved, "config", None), TRAINED_KEY, None))
     label, summary, source = run.provenance.model, run.evaluated, getattr(run.recipe, "model", None)
-    what = (
-        f"The first {layers} of {depth} layers of {label}, with its embedding and the readout of layer {layers}. The "
-        f"output is that of exit {layers} of the whole model. {run.provenance.note or ''}"
+    usual = (
+        f"with its embedding and the readout of layer {layers}. The output is that of exit {layers} of the whole model."
     )
     return _Whole(
         deepcopy(network).cpu(),
@@ -277,10 +301,10 @@ def _whole_in_memory(run: Run, layers: int, out: Path, format: str) -> _Whole:
         source,
         trained.content() if trained else {},
         None if hasattr(network.saved, "peft_config") else network.saved.dtype,
-        lambda plain, **more: card_of_model(
+        lambda plain, holds="", **more: card_of_model(
             plain,
             f"{label}-first-{layers}",
-            what.strip(),
+            f"The first {layers} of {depth} layers of {label}, {holds or usual} {run.provenance.note or ''}".strip(),
             trained,
             settings=asdict(run.recipe) if run.recipe else {},
             summary=summary,
@@ -399,7 +423,9 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
         output = form.write(plain, part)
         size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
         on_disk = f"The folder takes {size:.3g} MB."
-        write_card(part, whole.card(plain, note=f"{note}\n\n{on_disk}".strip(), metadata=kind.metadata))
+        write_card(
+            part, whole.card(plain, note=f"{note}\n\n{on_disk}".strip(), metadata=kind.metadata, holds=kind.holds)
+        )
         for inputs, wanted in zip(form.batches, expected, strict=True):
             if not form.agrees(output(inputs), wanted):
                 raise InputError(
@@ -409,19 +435,20 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     return plain, form
 
 
-def check_format(format: str, recipe: str = "") -> None:
+def check_format(format: str, recipe: str = "", start: str | None = None) -> None:
     """Refuse a format that can't be written, before any work is done.
 
     Args:
         format: One of `FORMATS`.
         recipe: The name of the recipe whose model it is; empty if it is not known yet.
+        start: The model that it began with, if the recipe is known.
 
     Raises:
         InputError: If it is none of them, or can't hold a model of the recipe.
         MissingPackageError: If a package that it needs is not installed.
     """
     refuse((format not in _FORMATS, f"format must be one of {', '.join(_FORMATS)}; got {format!r}."))
-    _FORMATS[format].check(recipe)
+    _FORMATS[format].check(recipe, start)
 
 
 def check_choice(tolerance: float, layers: int | None = None, depth: int = 0, name: str = "") -> None:
@@ -470,7 +497,7 @@ def check_export(folder: Path, layers: int | None, out: Path, format: str = TRAN
         MissingPackageError: If a package that the format needs is not installed.
     """
     config = read_config(folder)
-    check_format(format, config.recipe)
+    check_format(format, config.recipe, _start(config))
     refuse((not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."))
     if config.depth is not None:
         check_choice(WITHIN[0], layers, config.depth, str(folder))

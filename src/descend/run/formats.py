@@ -1,6 +1,9 @@
 """What an export is written as. `Format` is a checkpoint of Transformers, and the base of the other formats."""
 
-from collections.abc import Callable, Mapping
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +14,12 @@ from transformers import PreTrainedModel
 from descend.declared import TRANSFORMERS
 from descend.models import check_savable, close, load_model, plain_output
 from descend.run.describing import loading_note, serving_line
+
+LEAVE_OUT = "Leave --format out."
+"""What to do where another format can't be written."""
+
+MOST_TOKENS = 1_000_000
+"""A tokenizer without a longest text has a ``model_max_length`` above this."""
 
 EXPECTED = "config.json and model.safetensors, as export wrote them"
 
@@ -33,8 +42,11 @@ class Format:
     dtype: ClassVar[torch.dtype | None] = None
     """The type of the weights; None for the model's own."""
 
-    metadata: ClassVar[dict[str, str]] = {}
+    metadata: ClassVar[dict[str, Any]] = {}
     """Further metadata of the card."""
+
+    holds: ClassVar[str] = ""
+    """What the card says of the first K layers in the folder; empty for the usual words."""
 
     timed: ClassVar[str] = ""
     """What the milliseconds of the last line are those of; empty for the folder itself."""
@@ -49,11 +61,12 @@ class Format:
         self.batches = [network.probe_inputs()]
 
     @classmethod
-    def check(cls, recipe: str = "") -> None:
+    def check(cls, recipe: str = "", start: str | None = None) -> None:
         """Refuse what can't be written, before any work is done.
 
         Args:
             recipe: The name of the recipe whose model it is; empty if it is not known yet.
+            start: The model that it began with, if the recipe is known.
 
         Raises:
             InputError: If a model of the recipe can't be written in this format.
@@ -97,3 +110,21 @@ def shape_of(inputs: Any) -> str:
     """The shape of the first of a batch's inputs."""
     first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     return "x".join(map(str, first.shape))
+
+
+def refusal(format: str, takes: str, what: str) -> str:
+    """The error of a model that a format can't hold."""
+    return f"--format {format} takes {takes}; got {what}. {LEAVE_OUT}"
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Hide warnings and lines of libraries on what they lack and do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,22 +1,14 @@
 """An export as ``model.onnx``, which onnxruntime serves without PyTorch, Transformers or Descend."""
 
-import logging
-import warnings
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    ViTImageProcessorPil,
-)
-from transformers.image_utils import PILImageResampling
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from descend.declared import ONNX
 from descend.errors import InputError, reason, refuse
@@ -30,7 +22,7 @@ from descend.models import (
     plain_output,
 )
 from descend.progress import waiting
-from descend.run.formats import Format, shape_of
+from descend.run.formats import LEAVE_OUT, MOST_TOKENS, Format, refusal, shape_of, silent
 
 FILE = "model.onnx"
 TOLERANCE = 1e-4
@@ -41,10 +33,7 @@ SIZES = ((1, 512), (3, 17), (7, 9))
 
 A long one shows whether attention to near tokens alone, as ModernBERT's, is exact."""
 
-MOST_TOKENS = 1_000_000
-"""A tokenizer without a longest text has a ``model_max_length`` above this."""
-
-_INSTEAD = "Leave --format out."
+_TAKES = "classifiers of texts and images"
 
 _IMPORTS = """import json
 
@@ -100,12 +89,12 @@ class Onnx(Format):
     dtype = torch.float32
     metadata = {"library_name": "onnx"}  # noqa: RUF012
     timed = " in PyTorch"
-    instead = f" {_INSTEAD}"
+    instead = f" {LEAVE_OUT}"
 
     def __init__(self, network: Any, tokenizer: Any, layers: int, start: str | None):
         able = LayeredClassifier | LayeredTokenClassifier | LayeredQuestionAnswerer  # of texts or images
-        refuse((not isinstance(network, able), _refusal(type(network.saved).__name__)))
-        self.tokenizer, self.layers, self.start = tokenizer, layers, start
+        refuse((not isinstance(network, able), refusal(ONNX, _TAKES, type(network.saved).__name__)))
+        super().__init__(network, tokenizer, layers, start)
         self.kind = type(network)
         self.is_text = network.main_input_name == "input_ids"
         self.positions = network.limits.get("length")
@@ -113,14 +102,14 @@ class Onnx(Format):
         self.batches = list(self._texts(network) if self.is_text else self._images(network))
 
     @classmethod
-    def check(cls, recipe: str = "") -> None:
+    def check(cls, recipe: str = "", start: str | None = None) -> None:
         """Refuse a recipe without classes, and missing packages."""
         from descend.recipes import RECIPES
         from descend.recipes.classification import TextRecipe
         from descend.recipes.image import ImageRecipe
 
         classifies = recipe not in RECIPES or issubclass(RECIPES[recipe].settings, TextRecipe | ImageRecipe)
-        refuse((not classifies, _refusal(f"a model of {recipe}")))
+        refuse((not classifies, refusal(ONNX, _TAKES, f"a model of {recipe}")))
         with required("--format onnx"):
             for module in EXTRAS["onnx"]:
                 import_module(module)
@@ -180,7 +169,7 @@ class Onnx(Format):
             except Exception as error:  # onnxruntime's own
                 raise InputError(
                     f"{type(plain).__name__} can't be exported: onnxruntime fails on inputs of {shape_of(inputs)}: "
-                    f"{reason(error)}. Nothing was written. {_INSTEAD}"
+                    f"{reason(error)}. Nothing was written. {LEAVE_OUT}"
                 ) from error
             return torch.from_numpy(logits)
 
@@ -223,7 +212,9 @@ class Onnx(Format):
             most = "" if self.positions is None else f"`{FILE}` refuses inputs of over {self.positions} tokens."
             sentences.append(f"{cuts}{most}".strip())
         code = self._code()
-        run = f"\n\nRun this in the folder:\n\n```python\n{code}\n```" if code else ""
+        packages = ["onnxruntime", *re.findall(r"^from (\w+) import", code, re.MULTILINE)]
+        needed = " ".join("pillow" if each == "PIL" else each for each in packages)
+        run = f"\n\n`pip install {needed}`, then run this in the folder:\n\n```python\n{code}\n```" if code else ""
         return " ".join(sentences) + run
 
     def _code(self) -> str:
@@ -234,15 +225,8 @@ class Onnx(Format):
             code = _FAST.format(session=_SESSION, inputs="\n".join(rows))
         elif isinstance(beside, PreTrainedTokenizerBase):
             code = _SLOW.format(session=_SESSION)
-        elif isinstance(beside, ViTImageProcessorPil):
-            code = _PIXELS.format(
-                session=_SESSION,
-                size=(beside.size["width"], beside.size["height"]),
-                resample=PILImageResampling(beside.resample).name,
-                scale=beside.rescale_factor,
-                mean=list(beside.image_mean),
-                std=list(beside.image_std),
-            )
+        elif beside is not None:
+            code = _code_of_images(beside)
         else:
             return ""
         classes = issubclass(self.kind, LayeredClassifier)
@@ -252,6 +236,20 @@ class Onnx(Format):
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
         """The line that opens the file; the card has the rest."""
         return f"onnxruntime.InferenceSession({str(folder / FILE)!r}), see {folder / 'README.md'}"
+
+
+def _code_of_images(processor: Any) -> str:
+    """Code that makes the inputs of images, as Descend's image processor does; it needs Pillow, as images do."""
+    from transformers.image_utils import PILImageResampling
+
+    return _PIXELS.format(
+        session=_SESSION,
+        size=(processor.size["width"], processor.size["height"]),
+        resample=PILImageResampling(processor.resample).name,
+        scale=processor.rescale_factor,
+        mean=list(processor.image_mean),
+        std=list(processor.image_std),
+    )
 
 
 class _Logits(nn.Module):
@@ -281,7 +279,7 @@ def _export(module: _Logits, inputs: dict[str, Tensor], file: Path, axes: dict[i
     """Write a model as ONNX; each input has the same free ``axes``, by their number and name."""
     names, name = list(inputs), type(module.model).__name__
     try:
-        with waiting(f"writing {FILE}"), _silence(), changed(module.model.config, use_cache=False):
+        with waiting(f"writing {FILE}"), silent(), changed(module.model.config, use_cache=False):
             program = torch.onnx.export(
                 module.eval(),
                 tuple(inputs.values()),
@@ -300,22 +298,5 @@ def _export(module: _Logits, inputs: dict[str, Tensor], file: Path, axes: dict[i
         while first.__cause__ is not None:
             first = first.__cause__
         raise InputError(
-            f"{name} can't be written as ONNX: {reason(first):.200}. Nothing was written. {_INSTEAD}"
+            f"{name} can't be written as ONNX: {reason(first):.200}. Nothing was written. {LEAVE_OUT}"
         ) from error
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Hide the exporter's warnings and its lines on what it lacks and does."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-def _refusal(what: str) -> str:
-    return f"--format onnx takes classifiers of texts and images; got {what}. {_INSTEAD}"

@@ -435,7 +435,8 @@ class Run:
         Args:
             layers: K, from 1 to the number of layers.
             out: The folder to write; it must be empty or not exist.
-            format: ``transformers``, a checkpoint of it; or ``onnx``, a ``model.onnx`` for onnxruntime.
+            format: ``transformers``, a checkpoint of it; ``onnx``, a ``model.onnx`` for onnxruntime; or
+                ``sentence-transformers``, an embedding model.
 
         Returns:
             What was written, in words.

@@ -6,101 +6,107 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
+from huggingface_hub import snapshot_download
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from descend.declared import SENTENCES
+from descend.declared import SENTENCES, SMALL
 from descend.errors import InputError, reason, refuse
 from descend.extras import required
-from descend.models import LayeredClassifier
-from descend.models.loading import refuse_unsafe
+from descend.models import LayeredClassifier, refuse_unsafe
 from descend.reading import read_json
-from descend.run.formats import Format
+from descend.results import hub_name
+from descend.run.formats import LEAVE_OUT, MOST_TOKENS, Format, refusal, silent
 
 MODULES_FILE = "modules.json"
 """The file by which SentenceTransformers knows its folders."""
 
-_INSTEAD = "Leave --format out."
+LATER = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
+"""The modules that may follow an encoder: what they do is said by numbers and safetensors alone."""
+
+_TAKES = "encoders of texts"
 
 
 class SentenceTransformers(Format):
-    """The encoder of the first K layers, with the pooling, normalization and prompts of the model that it comes from.
+    """The encoder of the first K layers, with the pooling, dense layers, normalization and prompts of its start.
 
-    The embedding of an encoder that is no SentenceTransformer is the mean over tokens, or the first token's state,
-    as its classifier reads it. A classifier's readout is no part of the folder.
+    The start is the model that training, or the fitting of readouts, began with. Where it is no SentenceTransformer,
+    the embedding is what the classifier reads: the mean over tokens, or the first token's state. The encoder and the
+    tokenizer are Descend's own; nothing is loaded of the start but the modules in `LATER`.
     """
 
     name = SENTENCES
-    metadata = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}  # noqa: RUF012
+    metadata = {  # noqa: RUF012  # an embedding model has no accuracy
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "metrics": [],
+        "eval_results": [],
+    }
+    holds = "without their readout."
     timed = " as a classifier"
-    instead = f" {_INSTEAD}"
+    instead = f" {LEAVE_OUT}"
 
     def __init__(self, network: Any, tokenizer: Any, layers: int, start: str | None):
         super().__init__(network, tokenizer, layers, start)
         texts = isinstance(network, LayeredClassifier) and network.main_input_name == "input_ids"
-        refuse((not texts or network.is_decoder, _refusal(type(network.saved).__name__)))
-        self.whole = self._sentence_model(network.saved)
+        refuse(
+            (not texts or network.is_decoder, refusal(SENTENCES, _TAKES, type(network.saved).__name__)),
+            (tokenizer is None, f"--format {SENTENCES} needs the tokenizer: export_model(model, K, out, tokenizer)."),
+        )
+        self.measured = getattr(tokenizer, "model_max_length", None)
+        self.longest, self.later, self.texts = _read(start)
+        if self.later is None:
+            from sentence_transformers.sentence_transformer.modules import Pooling
+
+            how = getattr(network.config, "classifier_pooling", "cls")
+            self.later = [Pooling(network.saved.base_model.config.hidden_size, pooling_mode=how)]
+            self.longest = self.measured
 
     @classmethod
-    def check(cls, recipe: str = "") -> None:
-        """Refuse recipes of no encoder of texts, and a missing package."""
+    def check(cls, recipe: str = "", start: str | None = None) -> None:
+        """Refuse recipes of no encoder of texts, a start that can't be kept, and a missing package."""
         from descend.recipes import RECIPES
         from descend.recipes.classification import TextRecipe
 
         encodes = recipe not in RECIPES or issubclass(RECIPES[recipe].settings, TextRecipe)
-        refuse((not encodes, _refusal(f"a model of {recipe}")))
+        refuse((not encodes, refusal(SENTENCES, _TAKES, f"a model of {recipe}")))
         with required(f"--format {SENTENCES}"):
             import sentence_transformers  # noqa: F401
-
-    def _sentence_model(self, saved: PreTrainedModel) -> Any:
-        """The model's SentenceTransformer, whose first module is the encoder."""
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
-        if self.start is not None and (Path(self.start) / MODULES_FILE).is_file():
-            refuse_modules(Path(self.start))
-            try:
-                return SentenceTransformer(self.start, device="cpu", local_files_only=True)
-            except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-                raise InputError(f"{self.start} can't be read as a SentenceTransformer: {reason(error)}") from error
-        with TemporaryDirectory() as folder:
-            base: Any = saved.base_model
-            base.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
-            encoder: Any = Transformer(folder, model_kwargs={"dtype": torch.float32})
-        how = getattr(saved.config, "classifier_pooling", "cls")
-        modules = [encoder, Pooling(encoder.get_embedding_dimension(), pooling_mode=how)]
-        return SentenceTransformer(modules=modules, device="cpu")
+        if recipe:
+            _read(start)
 
     def expected(self, network: Any, inputs: Any) -> Tensor:
-        """The embedding (B, D) that the model's pooling gives of layer K."""
+        """The embedding (B, D) that the modules behind the encoder give of layer K."""
         state = network.norm(self.layers)(network.layer_outputs(inputs)[self.layers])
         features = {"token_embeddings": state.float(), "attention_mask": inputs["attention_mask"]}
-        for module in list(self.whole)[1:]:
+        for module in self.later or ():
             features = module(features)
         return features["sentence_embedding"]
 
     def write(self, plain: PreTrainedModel, folder: Path) -> Callable[[Any], Tensor]:
-        """Write the SentenceTransformer around the cut encoder, and read it again."""
+        """Write the SentenceTransformer of the cut encoder, and read it again."""
         from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Transformer
 
-        encoder: Any = plain.base_model
-        if self.start is not None and getattr(encoder, "pooler", encoder) is None:  # which the library would miss
-            encoder.pooler = getattr(self.whole[0].model, "pooler", None)
-        self.whole[0].model = encoder
-        self.whole.save(str(folder), create_model_card=False)
-        again = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
+        base: Any = plain.base_model
+        with silent():
+            with TemporaryDirectory() as encoder:
+                base.save_pretrained(encoder)
+                self.tokenizer.save_pretrained(encoder)
+                modules = [Transformer(encoder, max_seq_length=self.longest), *(self.later or ())]
+                made = SentenceTransformer(modules=modules, device="cpu", **self.texts)
+            made.save(str(folder), create_model_card=False)
+            again = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
         return lambda inputs: again(dict(inputs))["sentence_embedding"]
 
     def note(self, plain: PreTrainedModel) -> str:
         """What the folder holds."""
-        parts = ", ".join(type(module).__name__ for module in self.whole)
-        longest = self.whole.max_seq_length
-        cut = "" if longest is None else f" It cuts texts after {longest} tokens."
+        parts = ", ".join(["Transformer", *(type(module).__name__ for module in self.later or ())])
+        compared = "" if self.measured == self.longest else f"; layers were compared on at most {self.measured}"
+        cut = "" if self.longest is None else f" It cuts texts after {self.longest} tokens{compared}."
         return (
             f"Load it with `SentenceTransformer`. It holds {parts}, and no readout: its embeddings are those of layer "
-            f"{self.layers}.{cut}"
+            f"{self.layers}. The metrics below are those of the readouts by which layers were compared.{cut}"
         )
 
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
@@ -108,30 +114,94 @@ class SentenceTransformers(Format):
         return f"SentenceTransformer({json.dumps(str(folder))}).encode(texts)"
 
 
-def refuse_modules(folder: Path) -> None:
-    """Refuse a SentenceTransformer whose modules are not that library's own, lie elsewhere, or are pickles.
+def _read(start: str | None) -> tuple[int | None, list[Any] | None, dict[str, Any]]:
+    """What a SentenceTransformer has beside its encoder.
+
+    Args:
+        start: A folder, or a name on the Hub.
+
+    Returns:
+        Its longest text, the modules behind the encoder (None if it is no SentenceTransformer), and its prompts.
 
     Raises:
-        InputError: In these cases, or if its first module is not its encoder, before anything of the folder is loaded.
+        InputError: If it is gone, or has modules that can't be kept.
     """
-    modules = read_json(folder / MODULES_FILE)
-    named = isinstance(modules, list) and all(isinstance(each, dict) for each in modules)
-    kinds = [str(each.get("type")) for each in modules] if named else []
-    foreign = [kind for kind in kinds if not kind.startswith("sentence_transformers.")]
-    places = [folder / str(each.get("path", "")) for each in modules] if named else []
-    elsewhere = [str(place) for place in places if not place.resolve().is_relative_to(folder.resolve())]
-    refuse((bool(elsewhere), f"{folder} names modules outside of it: {', '.join(elsewhere)}."))
-    for place in places:
-        if place.is_dir():
-            refuse_unsafe(place)
+    if start in (None, SMALL):
+        return None, None, {}
+    folder = _folder_of(str(start))
+    if not (folder / MODULES_FILE).is_file():
+        return None, None, {}
+    listed = read_json(folder / MODULES_FILE)
+    named = isinstance(listed, list) and all(isinstance(each, dict) for each in listed)
+    kinds = [str(each.get("type")) for each in listed] if named else []
+    names = [kind.rpartition(".")[2] for kind in kinds]
+    wrong = [
+        kind
+        for kind, name in zip(kinds[1:], names[1:], strict=True)
+        if name not in LATER or not kind.startswith("sentence_transformers.")
+    ]
+    places = [str(each.get("path")) for each in listed[1:]] if named else []
+    elsewhere = [place for place in places if not (folder / place).resolve().is_relative_to(folder.resolve())]
     refuse(
-        (bool(foreign), f"{folder} has modules of other code, which Descend does not run: {', '.join(foreign)}."),
         (
-            not kinds or kinds[0].rpartition(".")[2] != "Transformer",
-            f"{folder} must begin with one Transformer; its modules are {', '.join(kinds) or 'none'}. Name an encoder.",
+            names[:1] != ["Transformer"] or not kinds[0].startswith("sentence_transformers."),
+            f"{folder} must begin with one Transformer; its modules are {', '.join(kinds) or 'none'}. {LEAVE_OUT}",
         ),
+        (
+            bool(wrong),
+            f"{folder} has {', '.join(wrong)} behind its encoder; --format {SENTENCES} keeps {', '.join(LATER)}. "
+            f"{LEAVE_OUT}",
+        ),
+        (bool(elsewhere), f"{folder} names modules outside of it: {', '.join(elsewhere)}."),
     )
+    longest = _settings(folder / "sentence_bert_config.json").get("max_seq_length")
+    longest = longest or _settings(folder / "tokenizer_config.json").get("model_max_length")
+    about = _settings(folder / "config_sentence_transformers.json")
+    prompts = about.get("prompts") or {}
+    texts = isinstance(prompts, dict) and all(isinstance(each, str) for each in [*prompts, *prompts.values()])
+    refuse((not texts, f"the prompts of {folder} must be texts by their names; got {prompts!r}."))
+    given = {"prompts": prompts, "default_prompt_name": about.get("default_prompt_name")}
+    later = [_later(folder, place, name) for place, name in zip(places, names[1:], strict=True)]
+    return (longest if isinstance(longest, int) and 0 < longest < MOST_TOKENS else None), later, given
 
 
-def _refusal(what: str) -> str:
-    return f"--format {SENTENCES} takes encoders of texts; got {what}. {_INSTEAD}"
+def _later(folder: Path, place: str, name: str) -> Any:
+    """A module behind the encoder, in float32."""
+    import sentence_transformers.sentence_transformer.modules as modules
+
+    refuse((not (folder / place).is_dir() and name != "Normalize", f"{folder} has no folder {place} of its {name}."))
+    if (folder / place).is_dir():
+        refuse_unsafe(folder / place)
+    activation = str(_settings(folder / place / "config.json").get("activation_function", "torch.nn."))
+    refuse((not activation.startswith("torch.nn."), f"{folder / place} asks for {activation}, which is not run."))
+    try:
+        with silent():
+            made = getattr(modules, name).load(str(folder), subfolder=place, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        raise InputError(f"{folder / place} can't be read as a {name}: {reason(error)}. {LEAVE_OUT}") from error
+    return made.float().eval()
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    """The entries of a JSON file; none where it is missing or holds something else."""
+    content = read_json(file) if file.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _folder_of(start: str) -> Path:
+    """A model's folder; of a name on the Hub that of its small files."""
+    folder = Path(start).expanduser()
+    if folder.is_dir():
+        return folder
+    if hub_name(start) is None:
+        raise InputError(
+            f"{start} is gone, from which this model was trained: its pooling and prompts can't be kept. Put it back. "
+            f"{LEAVE_OUT}"
+        )
+    files = ["modules.json", "tokenizer_config.json", "*sentence*.json", "[0-9]_*/*.json", "[0-9]_*/*.safetensors"]
+    try:
+        return Path(snapshot_download(start, allow_patterns=files))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"what {start} has beside its encoder can't be read: {reason(error)}. Give its folder. {LEAVE_OUT}"
+        ) from error
