@@ -9,9 +9,8 @@ from torch.utils.data import default_collate
 
 import descend
 from descend.errors import InputError
-from tests.support import unrolled
-from tests.support.own import Classes
-from tests.support.unrolled import PGD, Looped, Physics, Step, measured, sequences, sparse
+from tests.support import own, unrolled
+from tests.support.unrolled import LISTA, PGD, Looped, Physics, Step, measured, sequences, sparse
 
 BATCH = default_collate(measured(5))
 CODES = default_collate(sparse(5))
@@ -158,6 +157,58 @@ def test_what_is_fixed_moves_with_the_module_and_is_neither_trained_nor_saved():
     assert not any("gain" in name for name, _ in [*model.named_parameters(), *model.state_dict().items()])
 
 
+# --- the first K blocks
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_first_blocks_give_exit_k_and_run_no_more(name, layers, monkeypatch):
+    make, batch, field, _, _ = NETWORKS[name]
+    model = make().eval()
+    exits = list(model.predictions(batch))
+    short = descend.first(model, layers)
+    calls = []
+    kind = type(model.layer_modules[0])
+    run = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda *given, **named: calls.append(1) or run(*given, **named))
+    assert torch.equal(short(batch[field]), exits[layers]) and len(calls) == layers
+    assert torch.equal(short(**{field: batch[field]}), exits[layers])
+    assert torch.equal(model(batch[field]), exits[-1])  # the model itself is as it was
+
+
+def test_the_first_blocks_are_saved_under_the_networks_own_names_and_read_by_a_shallow_one():
+    model = unrolled.lista().eval()
+    for number, parameter in enumerate(model.parameters()):
+        parameter.data += 0.01 * number
+    weights = descend.first(model, 3).state_dict()
+    assert {name.split(".")[1] for name in weights} == {"0", "1", "2"}
+    short = LISTA(3)
+    short.load_state_dict(weights)
+    exits = list(model.predictions(CODES))
+    assert torch.equal(short(CODES["y"]), exits[3])
+    again = descend.first(unrolled.lista(), 3)
+    again.load_state_dict(weights)
+    assert torch.equal(again(CODES["y"]), exits[3])
+
+
+def test_a_head_behind_the_blocks_reads_the_last_one_that_runs():
+    model = own.layers(own.mlp()).eval()
+    points = torch.ones(2, 4)
+    short = descend.first(model, 2)
+    assert torch.equal(short(points), list(model.predictions({"x": points}))[2])
+    weights = short.state_dict()
+    torch.nn.init.zeros_(weights["head.weight"])  # of the copy, which has a head of its own
+    assert not torch.equal(short(points), list(model.predictions({"x": points}))[2])
+
+
+@pytest.mark.parametrize("layers", [0, 11, 2.0, True])
+def test_a_number_of_blocks_that_it_does_not_have_is_refused(layers):
+    with pytest.raises(InputError, match=r"1 to 10.*got"):
+        descend.first(unrolled.lista(), layers)
+    with pytest.raises(InputError, match=r"descend\.layered.*Whole.*descend export"):
+        descend.first(own.Whole(), 1)
+
+
 # --- bad input
 
 
@@ -228,7 +279,7 @@ def trainer_of(model, task, train, folder, **settings):
 RUNS = {
     "proximal gradient descent": (unrolled.pgd, unrolled.Recovery, measured),
     "LISTA": (unrolled.lista, unrolled.Recovery, sparse),
-    "looped transformer": (unrolled.looped, Classes, sequences),
+    "looped transformer": (unrolled.looped, own.Classes, sequences),
 }
 
 

@@ -143,6 +143,10 @@ class HookedModel(WrappedModel):
                 f"{type(self.network).__name__} has changed since descend.layered wrapped it: {error}. Wrap it again."
             ) from None
 
+    def blocks_of(self, layers: int) -> list[str]:
+        """The names of the blocks that the first K calls run, each once; others may be among them."""
+        return list(dict.fromkeys(self._block_names[:layers]))
+
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, to which noise is added; an identity if x is an argument of ``forward``.
 
