@@ -1,6 +1,7 @@
 """`descend.layered` reads unrolled networks: their states, fixed arguments and noise on an argument."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -207,6 +208,75 @@ def test_a_number_of_blocks_that_it_does_not_have_is_refused(layers):
         descend.first(unrolled.lista(), layers)
     with pytest.raises(InputError, match=r"descend\.layered.*Whole.*descend export"):
         descend.first(own.Whole(), 1)
+
+
+# --- how often the block runs
+
+
+def test_the_number_of_iterations_is_read_from_an_attribute_or_an_argument():
+    pgd = unrolled.pgd(depth=None, iterations="max_iter")
+    loops = unrolled.looped(depth=4, iterations="loops")
+    assert (pgd.depth, loops.depth) == (4, 4)
+    assert torch.equal(loops(POINTS["x"]), loops.saved(POINTS["x"], loops=4))
+    for model, batch, by_hand in ((pgd, BATCH, "max_iter"), (loops, POINTS, "loops")):
+        with model.running(7):
+            states = model.layer_outputs(batch)
+        assert model.depth == 4 and len(states) == 8 and getattr(model.saved, by_hand) != 7
+        assert all(map(torch.equal, states, model.layer_outputs(batch)))
+    longer = PGD(7)
+    longer.load_state_dict(pgd.saved.state_dict())
+    with pgd.running(7):
+        torch.testing.assert_close(pgd.layer_outputs(BATCH)[-1], steps_by_hand(longer, BATCH["y"])[-1])
+
+
+def test_an_evaluation_goes_past_the_iterations_of_training(tmp_path):
+    model = unrolled.pgd(depth=None, iterations="max_iter")
+    trainer = trainer_of(model, unrolled.Recovery(), measured(16), tmp_path / "run")
+    trainer.train()
+    data = measured(20, 1)
+    usual = descend.evaluate(trainer, data)
+    summary = descend.evaluate(trainer, data, iterations=8)
+    assert summary.layer_losses == usual.layer_losses and summary.bounds == usual.bounds
+    assert usual.past_losses == {} and {len(losses) for losses in summary.past_losses.values()} == {4}
+    longer = PGD(8)
+    longer.load_state_dict(model.saved.state_dict())
+    batch = default_collate(data)
+    right = [(x - batch["labels"]).square().mean().item() for x in steps_by_hand(longer, batch["y"])]
+    assert [*summary.layer_losses[0.0], *summary.past_losses[0.0]] == pytest.approx(right, rel=1e-4)
+    assert summary.past_metrics == summary.past_losses  # the metric is the loss
+    written = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
+    assert written["past_losses"]["0.0"] == summary.past_losses[0.0]
+
+
+COUNTS = {
+    "different blocks": (lambda: unrolled.lista(iterations="depth"), "single block of LISTA.*10 different blocks"),
+    "no such attribute": (lambda: unrolled.pgd(iterations="max_iters"), r"attribute of PGD.*y, physics.*'max_iters'"),
+    "another depth": (lambda: unrolled.pgd(depth=5, iterations="max_iter"), "max_iter is 4 and depth is 5"),
+    "neither way": (lambda: unrolled.looped(depth=None, iterations="loops"), "no whole number and depth is not given"),
+    "not told": (lambda: unrolled.pgd().running(8).__enter__(), "PGD runs 4 block calls.*give iterations"),
+}
+
+
+@pytest.mark.parametrize("fault", COUNTS)
+def test_a_number_of_iterations_that_is_not_known_is_refused_in_one_line(fault):
+    make, message = COUNTS[fault]
+    with pytest.raises(InputError, match=message) as raised:
+        make()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "iterations", "message"),
+    [
+        (unrolled.pgd(depth=None, iterations="max_iter"), 4, "above 4.*got 4"),
+        (unrolled.pgd(depth=None, iterations="max_iter"), True, "above 4.*got True"),
+        (unrolled.pgd(), 8, "PGD runs 4 block calls"),
+        (own.Whole(), 8, "Whole"),
+    ],
+)
+def test_an_evaluation_that_can_not_go_further_is_refused(model, iterations, message):
+    with pytest.raises(InputError, match=message):
+        descend.evaluate(model, measured(8), task=unrolled.Recovery(), iterations=iterations)
 
 
 # --- bad input

@@ -78,10 +78,9 @@ class Shrinkage(nn.Module):
 class LISTA(nn.Module):
     """Untied layers, from a code of zeros."""
 
-    def __init__(self, depth: int = 10, matrix: torch.Tensor | None = None):
+    def __init__(self, depth: int = 10):
         super().__init__()
-        matrix = dictionary() if matrix is None else matrix
-        self.layers = nn.ModuleList(Shrinkage(matrix) for _ in range(depth))
+        self.layers = nn.ModuleList(Shrinkage(dictionary()) for _ in range(depth))
 
     def forward(self, y: torch.Tensor) -> torch.Tensor:
         code = y.new_zeros(len(y), self.layers[0].encode.shape[0])

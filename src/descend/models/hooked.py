@@ -3,8 +3,9 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from descend.errors import InputError
 from descend.models.calls import PAGE, Calls, first_tensor
 from descend.models.layered import PLACES
-from descend.models.modules import WrappedModel, close, cuda_devices
+from descend.models.modules import WrappedModel, changed, close, cuda_devices
 
 STACKED = "return them as one tensor, such as torch.stack((mean, variance), -1), from readout and from forward"
 """What to do about a prediction of several tensors."""
@@ -31,6 +32,7 @@ def layered(
     depth: int | None = None,
     state: Callable[[Any], Tensor] = first_tensor,  # type: ignore[assignment]
     fixed: Mapping[str, Any] | None = None,
+    iterations: str | None = None,
     first_layer: int = 0,
 ) -> "HookedModel":
     """Make any module whose blocks run one after the other a layered model, without a subclass.
@@ -49,11 +51,14 @@ def layered(
         embeddings: The submodule whose output is x, (B, …), or its dotted name; it runs once in a forward pass. Or the
             name of an argument of ``forward`` that is x, such as a measurement. Noise is added to x. Needed only with
             noise; by default what ``module.get_input_embeddings()`` returns, if there is such a method.
-        depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once.
+        depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once, and
+            ``iterations`` does not say it.
         state: Gives h_l of a block's output, and alike of the argument that the next block is given, such as
             ``lambda out: out["x"]``. By default the first tensor.
         fixed: Arguments of ``forward`` that are the same for all batches, by name, such as the physics of a
             measurement. They are moved to the module's device, and are neither trained nor saved.
+        iterations: The attribute of the module, such as ``"max_iter"``, or the argument of its ``forward`` that says
+            how often a single block runs. An evaluation can then go past L: see `evaluate`.
         first_layer: Where the default chain of constraints starts: 0, or 1 if exit 0 is the noisy input itself.
 
     Raises:
@@ -65,6 +70,8 @@ def layered(
     if not isinstance(module, nn.Module):
         raise InputError(f"expected a torch.nn.Module; got {type(module).__name__}.")
     names = _block_names(module, blocks)
+    if iterations is not None:
+        depth = _iterations(module, names, iterations, depth)
     if depth is None:
         depth = len(names)
     elif isinstance(depth, bool) or not isinstance(depth, int) or depth < len(set(names)):
@@ -93,7 +100,7 @@ def layered(
             f"fixed must name arguments of {type(module).__name__}.forward, which takes {', '.join(taken)}; got "
             f"{', '.join(map(str, unknown))}."
         )
-    return HookedModel(module, names, readout, embeddings, depth, first_layer, state, fixed)
+    return HookedModel(module, names, readout, embeddings, depth, first_layer, state, fixed, iterations)
 
 
 class HookedModel(WrappedModel):
@@ -115,6 +122,7 @@ class HookedModel(WrappedModel):
         first_layer: int,
         state: Callable[[Any], Any],
         fixed: dict[str, Any],
+        iterations: str | None,
     ):
         super().__init__(network)
         self.depth = depth
@@ -124,6 +132,7 @@ class HookedModel(WrappedModel):
         self._state = state
         self._fixed = fixed
         self._fixed_device: torch.device | None = None
+        self._iterations = iterations
         self._embeddings = embeddings
         if embeddings is not None and _is_argument(network, embeddings):
             self.argument = nn.Identity()  # the argument passes through it, so that noise is added as to an embedding
@@ -146,6 +155,25 @@ class HookedModel(WrappedModel):
     def blocks_of(self, layers: int) -> list[str]:
         """The names of the blocks that the first K calls run, each once; others may be among them."""
         return list(dict.fromkeys(self._block_names[:layers]))
+
+    @contextmanager
+    def running(self, iterations: int) -> Iterator[None]:
+        """Let the block run another number of times inside the ``with`` block: ``depth`` is then this number.
+
+        Args:
+            iterations: At least 1.
+
+        Raises:
+            InputError: If the model does not know what says how often its block runs.
+        """
+        if self._iterations is None:
+            raise InputError(
+                f"{type(self.network).__name__} runs {self.depth} block calls, and descend.layered was not told what "
+                "says how often. Of one block that runs several times give iterations, the name of an attribute or of "
+                "an argument of forward."
+            )
+        with changed(self, depth=iterations):
+            yield
 
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, to which noise is added; an identity if x is an argument of ``forward``.
@@ -248,7 +276,14 @@ class HookedModel(WrappedModel):
             name = self._embeddings
             args = [self.argument(value) if each == name else value for each, value in by_position.items()]
             by_name |= {name: self.argument(by_name[name])} if name in by_name else {}
-        return self.network(*args, **by_name)
+        if self._iterations is None:
+            return self.network(*args, **by_name)
+        if self._iterations in named:
+            by_name |= {} if self._iterations in by_position | by_name else {self._iterations: self.depth}
+            return self.network(*args, **by_name)
+        owner, _, attribute = self._iterations.rpartition(".")
+        with changed(self.network.get_submodule(owner), **{attribute: self.depth}):
+            return self.network(*args, **by_name)
 
     def _fixed_on_device(self) -> dict[str, Any]:
         """The fixed arguments, moved to the device of the module's parameters where they can be."""
@@ -291,6 +326,45 @@ def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[s
             f"and before it: h_0 is the input of {names[0]}, and no constraint holds for what runs before."
         )
     return names
+
+
+def _iterations(module: nn.Module, blocks: list[str], name: str, depth: int | None) -> int:
+    """L by the attribute or argument that says how often a block runs.
+
+    Args:
+        module: The user's module.
+        blocks: The dotted names of its blocks.
+        name: The dotted name of the attribute, or that of the argument.
+        depth: L as it was given.
+
+    Raises:
+        InputError: If there are several blocks, there is no such attribute or argument, or L is not its value.
+    """
+    kind = type(module).__name__
+    if len(set(blocks)) > 1:
+        raise InputError(
+            f"iterations must say how often a single block of {kind} runs; got {len(set(blocks))} different blocks, "
+            "which run once each. Leave it out."
+        )
+    taken = inspect.signature(module.forward).parameters
+    value: Any = None
+    if name in taken:
+        value = depth if depth is not None else taken[name].default
+    else:
+        try:
+            value = attrgetter(name)(module)
+        except (AttributeError, TypeError):
+            raise InputError(
+                f"iterations must name an attribute of {kind} or an argument of its forward ({', '.join(taken)}); got "
+                f"{name!r}."
+            ) from None
+    if isinstance(value, bool) or not isinstance(value, int) or (depth is not None and value != depth):
+        given = "is not given" if depth is None else f"is {depth}"
+        raise InputError(
+            f"depth must be how often the block of {kind} runs, as {name} says; {name} is "
+            f"{value if isinstance(value, int) else 'no whole number'} and depth {given}. Make them equal."
+        )
+    return value
 
 
 def _left_out(module: nn.Module, names: Sequence[str]) -> list[str]:
