@@ -53,8 +53,8 @@ def layered(
             noise; by default what ``module.get_input_embeddings()`` returns, if there is such a method.
         depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once, and
             ``iterations`` does not say it.
-        state: Gives h_l of a block's output, and alike of the argument that the next block is given, such as
-            ``lambda out: out["x"]``. By default the first tensor.
+        state: Gives h_l of a block's output, and alike of the argument that the next block is given: of dictionaries
+            for example ``operator.itemgetter("x")``. By default the first tensor.
         fixed: Arguments of ``forward`` that are the same for all batches, by name, such as the physics of a
             measurement. They are moved to the module's device, and are neither trained nor saved.
         iterations: The attribute of the module, such as ``"max_iter"``, or the argument of its ``forward`` that says
