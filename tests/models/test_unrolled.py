@@ -2,6 +2,7 @@
 
 import copy
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -229,6 +230,20 @@ def test_the_number_of_iterations_is_read_from_an_attribute_or_an_argument():
         torch.testing.assert_close(pgd.layer_outputs(BATCH)[-1], steps_by_hand(longer, BATCH["y"])[-1])
 
 
+class Configured(PGD):
+    """Which keeps its number of iterations in a configuration."""
+
+    max_iter = property(lambda self: self.config.steps, lambda self, value: None)
+    config = SimpleNamespace(steps=4)
+
+
+def test_the_number_may_be_in_a_configuration():
+    model = unrolled.pgd(Configured(), depth=None, iterations="config.steps")
+    with model.running(6):
+        assert len(model.layer_outputs(BATCH)) == 7
+    assert Configured.config.steps == model.depth == 4
+
+
 def test_an_evaluation_goes_past_the_iterations_of_training(tmp_path):
     model = unrolled.pgd(depth=None, iterations="max_iter")
     trainer = trainer_of(model, unrolled.Recovery(), measured(16), tmp_path / "run")
@@ -316,6 +331,12 @@ FAULTS = {
     "several shapes": ({}, lambda: Reordered(lambda *given: given[0](*given[1:]), Growing()), "must have one shape"),
     "in place": ({}, lambda: Reordered(lambda *given: given[0](*given[1:]), Changing()), "h_0.*in place"),
     "in place outside": ({}, lambda: Reordered(later_in_place), "h_1.*output of block 1.*in place"),
+    "between blocks": (
+        {},
+        lambda: Reordered(lambda *given: {"x": 2 * given[0](*given[1:])["x"]}),
+        "block 2 of Reordered is not given what block 1 returns",
+    ),
+    "another part": ({"state": lambda out: out["z"]}, None, r"readout\(h_L\).*must equal.*state says"),
     "no depth": ({"depth": None}, None, "called 4 times.*depth = 1.*the depth"),
     "too deep": ({"depth": 5}, None, "called 4 times.*depth = 5"),
     "another argument": ({"fixed": {"phisics": 1}}, None, "fixed.*y, physics, compute_metrics.*phisics"),

@@ -214,7 +214,7 @@ class HookedModel(WrappedModel):
             raise InputError(
                 f"the blocks of {type(self.network).__name__} were called {len(record.outputs)} times in a forward "
                 f"pass; expected depth = {self.depth} calls. Name the blocks that run, or give descend.layered the "
-                f"depth, which must be the same in every pass. See {PAGE}."
+                f"depth, which must be the same in every pass, or iterations. See {PAGE}."
             )
         record.refuse_changed(self.network)
         if not self._verified:
@@ -282,7 +282,7 @@ class HookedModel(WrappedModel):
             by_name |= {} if self._iterations in by_position | by_name else {self._iterations: self.depth}
             return self.network(*args, **by_name)
         owner, _, attribute = self._iterations.rpartition(".")
-        with changed(self.network.get_submodule(owner), **{attribute: self.depth}):
+        with changed(attrgetter(owner)(self.network) if owner else self.network, **{attribute: self.depth}):
             return self.network(*args, **by_name)
 
     def _fixed_on_device(self) -> dict[str, Any]:
