@@ -31,6 +31,7 @@ class Calls:
 
     Attributes:
         state: Gives h_l from an argument of a block, or from what the block returns.
+        place: Which argument holds the state, by position or name; None if that is not known yet.
         names: The dotted name of the block that was called.
         inputs: The states in its arguments, by position or name.
         outputs: The state that it returned.
@@ -38,6 +39,7 @@ class Calls:
     """
 
     state: Callable[[Any], Any] = first_tensor
+    place: int | str | None = None
     names: list[str] = field(default_factory=list)
     inputs: list[dict[int | str, Tensor]] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
@@ -50,6 +52,8 @@ class Calls:
             InputError: If none does.
         """
         given: dict[int | str, Any] = dict(enumerate(args)) | dict(kwargs)
+        if self.place is not None and self.place in given:
+            given = {self.place: given[self.place]}
         found = {place: self._state_of(argument) for place, argument in given.items()}
         states = {place: state for place, state in found.items() if isinstance(state, Tensor)}
         if not states:
@@ -72,17 +76,19 @@ class Calls:
         self.versions.append((state, _version(state)))
 
     @property
-    def given(self) -> list[Tensor]:
-        """The state that each call was given.
+    def chained(self) -> int | str:
+        """Which argument holds the output of the call before; the first one with a state if none does."""
+        places = list(self.inputs[0])
+        calls = list(zip(self.inputs[1:], self.outputs, strict=False))
+        for place in places:
+            if calls and all(states.get(place) is output for states, output in calls):
+                return place
+        return places[0]
 
-        It is in the argument that holds the output of the call before, or else in the first argument with a state.
-        """
-        chained = [
-            {place for place, state in states.items() if state is output}
-            for states, output in zip(self.inputs[1:], self.outputs, strict=False)
-        ]
-        first = next(iter(self.inputs[0]))
-        place = next((place for place in self.inputs[0] if chained and all(place in each for each in chained)), first)
+    @property
+    def given(self) -> list[Tensor]:
+        """The state that each call was given."""
+        place = self.chained
         return [states.get(place, next(iter(states.values()))) for states in self.inputs]
 
     @property
@@ -144,6 +150,8 @@ class Calls:
     def _state_of(self, value: Any) -> Any:
         """What ``state`` gives for a value, or the error by which it says that the value holds no state."""
         try:
+            if self.place is not None or self.state is first_tensor:
+                return self.state(value)
             with warnings.catch_warnings(action="ignore"):  # torch warns of measurement["x"] before its error
                 return self.state(value)
         except Exception as error:  # the user's own function, of an argument that may be another one

@@ -63,9 +63,8 @@ def layered(
 
     Raises:
         InputError: If a name or module is not in ``module``, or a value is of the wrong kind. In the first forward
-            pass, if a block takes or returns no state, the blocks are not called
-            ``depth`` times one after the other, a state is changed in place, or ``readout(h_L)`` differs from the
-            module's own output.
+            pass, if a block takes or returns no state, the blocks are not called ``depth`` times one after the other, a
+            state is changed in place, or ``readout(h_L)`` differs from the module's own output.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"expected a torch.nn.Module; got {type(module).__name__}.")
@@ -130,6 +129,7 @@ class HookedModel(WrappedModel):
         self._block_names = tuple(blocks)
         self._readout = readout
         self._state = state
+        self._place: int | str | None = None
         self._fixed = fixed
         self._fixed_device: torch.device | None = None
         self._iterations = iterations
@@ -241,11 +241,8 @@ class HookedModel(WrappedModel):
         Args:
             inputs: Arguments by position, or those by name, of which ``forward`` is given those that it names.
         """
-        record = Calls(self._state)
+        record = Calls(self._state, self._place)
         gradients = torch.is_grad_enabled()
-
-        def before(name: str, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            record.begin(name, block, args, kwargs)
 
         def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if gradients and not torch.is_grad_enabled():
@@ -257,7 +254,7 @@ class HookedModel(WrappedModel):
 
         with ExitStack() as hooks:
             for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
-                hooks.enter_context(block.register_forward_pre_hook(partial(before, name), with_kwargs=True))
+                hooks.enter_context(block.register_forward_pre_hook(partial(record.begin, name), with_kwargs=True))
                 hooks.enter_context(block.register_forward_hook(after))
             if not isinstance(inputs, Mapping):
                 return record, self._call(inputs if isinstance(inputs, tuple) else (inputs,), {})
@@ -274,7 +271,8 @@ class HookedModel(WrappedModel):
         by_name |= inputs
         if hasattr(self, "argument"):
             name = self._embeddings
-            args = [self.argument(value) if each == name else value for each, value in by_position.items()]
+            first = [self.argument(value) if each == name else value for each, value in by_position.items()]
+            args = [*first, *args[len(first) :]]
             by_name |= {name: self.argument(by_name[name])} if name in by_name else {}
         if self._iterations is None:
             return self.network(*args, **by_name)
@@ -309,7 +307,7 @@ class HookedModel(WrappedModel):
         if self.network.training and not close(read, again):
             return  # the readout has dropout: compare in the first pass in eval mode
         refuse_other_output(self.network, read, output)
-        self._verified = True
+        self._verified, self._place = True, record.chained
 
 
 def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[str]:
