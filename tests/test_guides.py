@@ -148,7 +148,7 @@ def test_language_in_a_script(capsys):
 @pytest.mark.usefixtures("working_directory")
 def test_the_guide_to_your_own_model(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *shape: torch.ones(5, 4))
-    reads, reads_by_a_function, trains, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
+    reads, reads_by_a_function, *_, trains, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
     scope = {"module": own.mlp(), "ResidualMLP": own.ResidualMLP}
     whole = deepcopy(scope["module"])
     exec(reads, scope)
@@ -159,6 +159,7 @@ def test_the_guide_to_your_own_model(monkeypatch):
         exec(block, scope)
     assert torch.equal(scope["answers"][-1], whole(torch.ones(5, 4))) and len(scope["answers"]) == 4
     assert torch.equal(scope["answer"], scope["answers"][2])
+    assert torch.equal(scope["shallow"](torch.ones(5, 4)), scope["answers"][2])
 
     def bare() -> nn.Module:
         module = own.mlp()
@@ -175,6 +176,18 @@ def test_the_guide_to_your_own_model(monkeypatch):
     save_file(whole.state_dict(), "FOLDER/model.safetensors")
     exec(loads, scope)
     assert torch.equal(scope["model"].head.weight, whole.head.weight)
+
+
+@pytest.mark.usefixtures("working_directory")
+def test_the_guide_to_unrolled_networks(capsys):
+    page = GUIDES / "own_model.md"
+    _, _, makes, trains, *_ = python_blocks(page)
+    scope: dict = {}
+    exec(makes, scope)
+    exec(trains.replace("max_steps", "use_cpu=True, max_steps"), scope)
+    shown = json.loads(re.search(r"```text\n(\[.*\])\n", page.read_text("utf-8"))[1])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == pytest.approx(shown, rel=0.1)
+    assert len(shown) == 11 and scope["network"].max_iter == 5
 
 
 # --- README

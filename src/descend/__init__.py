@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from descend.core import DescentProblem, GeometricTarget, PrimalDual, Problem, Target
     from descend.inference import DescentClassifier
     from descend.inference.denoiser import DescentDenoiser
-    from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, layered
+    from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, first, layered
     from descend.noise import GaussianNoise
     from descend.objective import Objective
     from descend.recipes import configure
@@ -45,12 +45,13 @@ __all__ = [
     "UTConfig",
     "configure",
     "evaluate",
+    "first",
     "layered",
 ]
 
 _ROOMS = {
     "core": ("DescentProblem", "GeometricTarget", "PrimalDual", "Problem", "Target"),
-    "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "layered"),
+    "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "first", "layered"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),
     "recipes": ("configure",),

@@ -180,6 +180,8 @@ class DryStep:
         methods["losses"] = partial(self._losses, methods["losses"])
         fields = self.samples[0] if isinstance(self.samples[0], Mapping) else self.batch
         advice = f"A sample has the fields {', '.join(fields)}. If forward names others, override {self.name}.inputs."
+        if isinstance(self.model, HookedModel):
+            advice += " Give descend.layered what is no field as fixed={name: value}."
         buffers = {name: buffer.clone() for name, buffer in self.objective.named_buffers()}
         weights = [1.0] * (self.model.depth + 1)
         with changed(self.task, **methods), ExitStack() as watches:
@@ -260,11 +262,11 @@ class DryStep:
         self.calls += 1
         if not isinstance(embedded, Tensor) or not embedded.is_floating_point():
             raise InputError(
-                "the module named by embeddings must return a tensor of real numbers, to which noise is added; got "
-                f"{getattr(embedded, 'dtype', type(embedded).__name__)}. Name the module that gives vectors, such as "
-                "an nn.Embedding."
+                "x, the output or argument named by embeddings, must be a tensor of real numbers, to which noise is "
+                f"added; got {getattr(embedded, 'dtype', type(embedded).__name__)}. Name the module that gives "
+                "vectors, such as an nn.Embedding."
             )
-        self._check_rows("x, the output of the module named by embeddings,", embedded)
+        self._check_rows("x, the output or argument named by embeddings,", embedded)
         mask = self.task.mask(self.batch)
         if mask is not None and mask.shape != embedded.shape[:2]:
             raise InputError(
@@ -279,7 +281,7 @@ class DryStep:
             raise InputError(
                 "the module named by embeddings must run once in a forward pass, and before the first block, because "
                 f"its output is x; got {self.calls} calls by then. Name a module whose one output holds all that noise "
-                "is added to."
+                "is added to, or an argument that every batch has."
             )
 
     def _check_rows(self, what: str, value: Tensor) -> None:

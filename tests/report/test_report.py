@@ -219,6 +219,10 @@ def test_a_charts_numbers_are_those_of_the_runs(view) -> None:
     assert cells == [[f"{loss:.2f}", bound] for loss, bound in zip(losses, reach, strict=True)]
     assert figures.robustness(group).numbers.rows[-1].cells[2].text == f"{own.values[-1]:.2f}"
     assert figures.robustness(group_of(view("erm", layer_losses={"0.15": losses}))) is None
+    longer = group_of(runs[0], view("constrained", input_metrics={"0.15": 36.0}, past_losses={"0.15": [4.5, 5.5]}))
+    assert figures.further(group) is None and figures.further(longer).numbers.heads == ["iteration", "Constrained"]
+    ends = [[cell.text for cell in row.cells] for row in figures.further(longer).numbers.rows[-3:]]
+    assert ends == [["7", f"{losses[-1]:.2f}"], ["8", "4.50"], ["9", "5.50"]]
     assert figures.quality(group_of(runs[0])).numbers.heads == ["layer (0: before the first block)", "ERM"]
     texts = group_of(*(view(method, **classifier()) for method in ("erm", "constrained")))
     headings = [each.heading for each in figures.samples(texts)]

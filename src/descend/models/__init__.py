@@ -5,7 +5,7 @@ from descend.models.classifiers import LayeredClassifier, decide, leave_at
 from descend.models.denoiser import Denoiser, Reconstruction, UnrolledModel, dct_dictionary
 from descend.models.dust import DUST, DUSTConfig
 from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
-from descend.models.first_layers import keep_first, merged, plain_output, train_last
+from descend.models.first_layers import FirstLayers, first, keep_first, merged, plain_output, train_last
 from descend.models.hooked import PAGE, HookedModel, layered
 from descend.models.images import LayeredImageClassifier, resized
 from descend.models.layered import PLACES, LayeredModel
@@ -28,6 +28,7 @@ __all__ = [
     "UT",
     "DUSTConfig",
     "Denoiser",
+    "FirstLayers",
     "HookedModel",
     "LayeredCausalLM",
     "LayeredClassifier",
@@ -56,6 +57,7 @@ __all__ = [
     "decide",
     "evaluating",
     "family_of",
+    "first",
     "heard",
     "keep_first",
     "layered",

@@ -1,5 +1,8 @@
-"""Cut a model after its first K layers: the result is of the same class, and its output is exit K's."""
+"""Cut a model after its first K layers, so that its output is exit K's."""
 
+from collections.abc import Mapping
+from contextlib import ExitStack
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -8,8 +11,10 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError
 from descend.models.denoiser import Denoiser, UnrolledModel
+from descend.models.hooked import HookedModel
 from descend.models.layered import LayeredModel
 from descend.models.library import PER_LAYER, LibraryModel, logits_of
+from descend.models.modules import changed
 
 PER_LAYER_TENSORS = ("projection", "feedforward", "dictionary", "leading")
 """Tensors of an untied UT or DUST with a row for each layer."""
@@ -29,8 +34,7 @@ def keep_first(model: LayeredModel, layers: int) -> None:
         InputError: If K is out of range.
     """
     depth = model.depth
-    if not 1 <= layers <= depth:
-        raise InputError(f"layers must be 1 to {depth}, the number of layers of the model; got {layers}.")
+    _refuse_number(layers, depth)
     if isinstance(model, LibraryModel):
         model.keep_exits(layers)
     blocks = model.layer_modules
@@ -82,6 +86,79 @@ def train_last(model: LibraryModel, blocks: int) -> None:
     readout = [model.library.get_submodule(name) for name in model.copied]
     for part in (*readout, model.last_of_head, *layers[-blocks:]):
         part.requires_grad_()
+
+
+def first(model: HookedModel, layers: int) -> "FirstLayers":
+    """The network that stops after block K: its output is that of exit K.
+
+    Args:
+        model: A model that `layered` has made, of one block that runs several times or of several blocks. It stays as
+            it is.
+        layers: K, the number of block calls, from 1 to the model's depth.
+
+    Raises:
+        InputError: If K is out of range, or the model was not made by `layered`.
+    """
+    if not isinstance(model, HookedModel):
+        raise InputError(
+            f"expected a model that descend.layered has made; got a {type(model).__name__}. Of a run with another "
+            "model, descend export RUN --layers K writes the first layers."
+        )
+    _refuse_number(layers, model.depth)
+    return FirstLayers(model, layers)
+
+
+class FirstLayers(nn.Module):
+    """A copy of a user's network that runs its first K blocks. Create one with `first`.
+
+    The network's forward pass stays its own: a call after the K-th returns what the K-th returned. So what follows the
+    last block, such as a head, reads h_K.
+
+    Args:
+        model: See `first`.
+        layers: K.
+    """
+
+    def __init__(self, model: HookedModel, layers: int):
+        super().__init__()
+        self.layers = layers
+        self.model = deepcopy(model)
+        """The copy, whose blocks that never run have no weights."""
+        self.training = model.training
+        for block in self.model.layer_modules[len(self.model.blocks_of(layers)) :]:
+            for part in ("_parameters", "_buffers", "_modules"):
+                getattr(block, part).clear()
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """The output of the network after K block calls, for the arguments of its ``forward``."""
+        outputs: list[Any] = []
+
+        def shortened(run: Any) -> Any:
+            def call(*given: Any, **named: Any) -> Any:
+                if len(outputs) < self.layers:
+                    outputs.append(run(*given, **named))
+                return outputs[-1]
+
+            return call
+
+        with ExitStack() as patches:
+            for block in self.model.layer_modules:
+                patches.enter_context(changed(block, forward=shortened(block.forward)))
+            return self.model(*args, **inputs)
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        """The weights of the network under its own names, without those of blocks that never run."""
+        return self.model.network.state_dict(*args, **options)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        """Load what `state_dict` gives."""
+        return self.model.network.load_state_dict(state_dict, *args, **options)
+
+
+def _refuse_number(layers: Any, depth: int) -> None:
+    """Raise an error unless K is a whole number from 1 to L."""
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= depth:
+        raise InputError(f"layers must be 1 to {depth}, the number of layers of the model; got {layers!r}.")
 
 
 def merged(network: Any) -> PreTrainedModel:

@@ -3,19 +3,19 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from descend.errors import InputError
+from descend.models.calls import PAGE, Calls, first_tensor
 from descend.models.layered import PLACES
-from descend.models.modules import WrappedModel, close, cuda_devices
-
-PAGE = "the guide 'Your own model' of the documentation"
+from descend.models.modules import WrappedModel, changed, close, cuda_devices
 
 STACKED = "return them as one tensor, such as torch.stack((mean, variance), -1), from readout and from forward"
 """What to do about a prediction of several tensors."""
@@ -30,6 +30,9 @@ def layered(
     readout: str | nn.Module | Callable[[Tensor], Tensor],
     embeddings: str | nn.Module | None = None,
     depth: int | None = None,
+    state: Callable[[Any], Tensor] = first_tensor,  # type: ignore[assignment]
+    fixed: Mapping[str, Any] | None = None,
+    iterations: str | None = None,
     first_layer: int = 0,
 ) -> "HookedModel":
     """Make any module whose blocks run one after the other a layered model, without a subclass.
@@ -40,25 +43,34 @@ def layered(
     Args:
         module: The model. Its forward is called with the fields of a batch by name.
         blocks: The dotted name of the ``ModuleList``, ``ModuleDict``, ``Sequential`` or single block, or a list of
-            modules in the order of their calls. Block l returns h_l, (B, …) and all of one shape, or a tuple that
-            starts with it; h_0 is what the first block is called with.
+            modules in the order of their calls. Block l returns h_l, (B, …) and all of one shape, or a tuple or
+            dictionary with it; h_0 is what the first block is called with.
         readout: Turns h_l of any l into a prediction, one tensor, so that ``readout(h_L)`` is the module's own output
             or, of a tuple or dictionary, a part of it (``logits`` if there are any): a submodule, its dotted name, or a
             function such as ``lambda h: module.head(module.norm(h))``.
-        embeddings: The submodule whose output is x, (B, …), or its dotted name. It runs once in a forward pass. Noise
-            is added there. Needed only with noise; by default what ``module.get_input_embeddings()`` returns, if there
-            is such a method.
-        depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once.
+        embeddings: The submodule whose output is x, (B, …), or its dotted name; it runs once in a forward pass. Or the
+            name of an argument of ``forward`` that is x, such as a measurement. Noise is added to x. Needed only with
+            noise; by default what ``module.get_input_embeddings()`` returns, if there is such a method.
+        depth: L, the number of block calls in a forward pass. Needed only if blocks run more than once, and
+            ``iterations`` does not say it.
+        state: Gives h_l of a block's output, and alike of the argument that the next block is given: of dictionaries
+            for example ``operator.itemgetter("x")``. By default the first tensor.
+        fixed: Arguments of ``forward`` that are the same for all batches, by name, such as the physics of a
+            measurement. They are moved to the module's device, and are neither trained nor saved.
+        iterations: The attribute of the module, such as ``"max_iter"``, or the argument of its ``forward`` that says
+            how often a single block runs. An evaluation can then go past L: see `evaluate`.
         first_layer: Where the default chain of constraints starts: 0, or 1 if exit 0 is the noisy input itself.
 
     Raises:
         InputError: If a name or module is not in ``module``, or a value is of the wrong kind. In the first forward
-            pass, if the blocks are not called ``depth`` times one after the other, or ``readout(h_L)`` differs from the
-            module's own output.
+            pass, if a block takes or returns no state, the blocks are not called ``depth`` times one after the other, a
+            state is changed in place, or ``readout(h_L)`` differs from the module's own output.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"expected a torch.nn.Module; got {type(module).__name__}.")
     names = _block_names(module, blocks)
+    if iterations is not None:
+        depth = _iterations(module, names, iterations, depth)
     if depth is None:
         depth = len(names)
     elif isinstance(depth, bool) or not isinstance(depth, int) or depth < len(set(names)):
@@ -73,60 +85,21 @@ def layered(
     if embeddings is None:
         getter = getattr(module, "get_input_embeddings", None)
         embeddings = getter() if callable(getter) else None
-    if embeddings is not None:
-        embeddings = _dotted_name(module, embeddings, "embeddings")
-    return HookedModel(module, names, readout, embeddings, depth, first_layer)
-
-
-@dataclass
-class Calls:
-    """The calls of blocks in a forward pass, in order.
-
-    Attributes:
-        names: The dotted name of the block that was called.
-        inputs: The first tensor that it took.
-        outputs: The first tensor that it returned.
-    """
-
-    names: list[str] = field(default_factory=list)
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
-
-    @property
-    def states(self) -> tuple[Tensor, ...]:
-        """h_0 … h_L."""
-        return (self.inputs[0], *self.outputs)
-
-    def refuse_no_chain(self, network: nn.Module, blocks: tuple[str, ...]) -> None:
-        """Raise an error unless the blocks ran in the order of their names, each on the output of the one before.
-
-        Args:
-            network: The user's module.
-            blocks: The dotted names of its blocks.
-
-        Raises:
-            InputError: If they did not, or their outputs have several shapes.
-        """
-        name = type(network).__name__
-        for listed, called in zip(dict.fromkeys(blocks), dict.fromkeys(self.names), strict=False):
-            if listed != called:
-                raise InputError(
-                    f"blocks must be in the order in which {name} calls them; got {listed} where it calls {called}. "
-                    "Give a list in that order."
-                )
-        shapes = {tuple(state.shape) for state in self.states}
-        if len(shapes) > 1:
-            raise InputError(
-                f"all layer outputs of {name} must have one shape, so that one readout reads them; got "
-                f"{', '.join(map(str, sorted(shapes)))}. Name blocks between which the shape stays."
-            )
-        for layer, (given, got) in enumerate(zip(self.inputs[1:], self.outputs, strict=False), start=1):
-            if given is not got and not close(given, got):
-                raise InputError(
-                    f"block {layer + 1} of {name} is not given what block {layer} returns. Each block's output must be "
-                    f"the next one's input: compute what comes between, such as a residual sum, inside the block. See "
-                    f"{PAGE}."
-                )
+    taken = inspect.signature(module.forward).parameters
+    if not isinstance(embeddings, str | None) or (embeddings is not None and not _is_argument(module, embeddings)):
+        embeddings = _dotted_name(module, embeddings, "embeddings", f" Its forward takes {', '.join(taken)}.")
+    if not callable(state):
+        raise InputError(f"state must be a function that gives a tensor; got {state!r}.")
+    if fixed is not None and not isinstance(fixed, Mapping):
+        raise InputError(f"fixed must be a dictionary of arguments by name; got a {type(fixed).__name__}.")
+    fixed = dict(fixed or {})
+    unknown = [name for name in fixed if name not in taken]
+    if unknown and not _takes_any(taken):
+        raise InputError(
+            f"fixed must name arguments of {type(module).__name__}.forward, which takes {', '.join(taken)}; got "
+            f"{', '.join(map(str, unknown))}."
+        )
+    return HookedModel(module, names, readout, embeddings, depth, first_layer, state, fixed, iterations)
 
 
 class HookedModel(WrappedModel):
@@ -146,13 +119,23 @@ class HookedModel(WrappedModel):
         embeddings: str | None,
         depth: int,
         first_layer: int,
+        state: Callable[[Any], Any],
+        fixed: dict[str, Any],
+        iterations: str | None,
     ):
         super().__init__(network)
         self.depth = depth
         self.first_layer = first_layer
         self._block_names = tuple(blocks)
         self._readout = readout
+        self._state = state
+        self._place: int | str | None = None
+        self._fixed = fixed
+        self._fixed_device: torch.device | None = None
+        self._iterations = iterations
         self._embeddings = embeddings
+        if embeddings is not None and _is_argument(network, embeddings):
+            self.argument = nn.Identity()  # the argument passes through it, so that noise is added as to an embedding
         self._verified = False
 
     @property
@@ -169,18 +152,46 @@ class HookedModel(WrappedModel):
                 f"{type(self.network).__name__} has changed since descend.layered wrapped it: {error}. Wrap it again."
             ) from None
 
+    def blocks_of(self, layers: int) -> list[str]:
+        """The names of the blocks that the first K calls run, each once; others may be among them."""
+        return list(dict.fromkeys(self._block_names[:layers]))
+
+    @contextmanager
+    def running(self, iterations: int) -> Iterator[None]:
+        """Let the block run another number of times inside the ``with`` block: ``depth`` is then this number.
+
+        Args:
+            iterations: At least 1.
+
+        Raises:
+            InputError: If the model does not know what says how often its block runs.
+        """
+        if self._iterations is None:
+            raise InputError(
+                f"{type(self.network).__name__} runs {self.depth} block calls, and descend.layered was not told what "
+                "says how often. Of one block that runs several times give iterations, the name of an attribute or of "
+                "an argument of forward."
+            )
+        with changed(self, depth=iterations):
+            yield
+
     def get_input_embeddings(self) -> nn.Module:
-        """The module whose output is x, to which noise is added.
+        """The module whose output is x, to which noise is added; an identity if x is an argument of ``forward``.
 
         Raises:
             InputError: If none was named.
         """
         if self._embeddings is None:
             raise InputError(
-                f"noise is added to the output of a submodule of {type(self.network).__name__}, and none was named. "
-                "Give descend.layered its dotted name as embeddings, or train and evaluate without noise."
+                f"noise is added to the output of a submodule of {type(self.network).__name__}, or to an argument of "
+                "its forward, and none was named. Give descend.layered its name as embeddings, or train and evaluate "
+                "without noise."
             )
-        return self.network.get_submodule(self._embeddings)
+        return self.argument if hasattr(self, "argument") else self.network.get_submodule(self._embeddings)
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        """The forward pass of the module inside, which is given the fixed arguments too."""
+        return self._call(args, inputs)
 
     def readout(self, hidden: Tensor) -> Tensor:
         """The prediction read from one layer's output."""
@@ -203,8 +214,9 @@ class HookedModel(WrappedModel):
             raise InputError(
                 f"the blocks of {type(self.network).__name__} were called {len(record.outputs)} times in a forward "
                 f"pass; expected depth = {self.depth} calls. Name the blocks that run, or give descend.layered the "
-                f"depth. See {PAGE}."
+                f"depth, which must be the same in every pass, or iterations. See {PAGE}."
             )
+        record.refuse_changed(self.network)
         if not self._verified:
             self._verify(record, output)
         return record.states
@@ -229,12 +241,8 @@ class HookedModel(WrappedModel):
         Args:
             inputs: Arguments by position, or those by name, of which ``forward`` is given those that it names.
         """
-        record = Calls()
+        record = Calls(self._state, self._place)
         gradients = torch.is_grad_enabled()
-
-        def before(name: str, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            record.names.append(name)
-            record.inputs.append(_first_tensor([*args, *kwargs.values()], f"the input of {type(block).__name__}"))
 
         def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if gradients and not torch.is_grad_enabled():
@@ -242,18 +250,46 @@ class HookedModel(WrappedModel):
                     f"{type(block).__name__} runs without gradients inside a forward pass that needs them, so inner "
                     "exits would not train. With activation checkpointing, choose use_reentrant=False."
                 )
-            record.outputs.append(_first_tensor(output, f"the output of {type(block).__name__}"))
+            record.end(block, output)
 
         with ExitStack() as hooks:
             for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
-                hooks.enter_context(block.register_forward_pre_hook(partial(before, name), with_kwargs=True))
+                hooks.enter_context(block.register_forward_pre_hook(partial(record.begin, name), with_kwargs=True))
                 hooks.enter_context(block.register_forward_hook(after))
             if not isinstance(inputs, Mapping):
-                return record, self.network(*inputs) if isinstance(inputs, tuple) else self.network(inputs)
+                return record, self._call(inputs if isinstance(inputs, tuple) else (inputs,), {})
             named = self._parameters_of_forward
-            if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in named.values()):
+            if not _takes_any(named):
                 inputs = {name: value for name, value in inputs.items() if name in named}
-            return record, self.network(**inputs)
+            return record, self._call((), inputs)
+
+    def _call(self, args: Sequence[Any], inputs: Mapping[str, Any]) -> Any:
+        """The output of the module for arguments by position and by name, beside the fixed ones."""
+        named = self._parameters_of_forward
+        by_position = dict(zip(named, args, strict=False))
+        by_name = {name: value for name, value in self._fixed_on_device().items() if name not in by_position}
+        by_name |= inputs
+        if hasattr(self, "argument"):
+            name = self._embeddings
+            first = [self.argument(value) if each == name else value for each, value in by_position.items()]
+            args = [*first, *args[len(first) :]]
+            by_name |= {name: self.argument(by_name[name])} if name in by_name else {}
+        if self._iterations is None:
+            return self.network(*args, **by_name)
+        if self._iterations in named:
+            by_name |= {} if self._iterations in by_position | by_name else {self._iterations: self.depth}
+            return self.network(*args, **by_name)
+        owner, _, attribute = self._iterations.rpartition(".")
+        with changed(attrgetter(owner)(self.network) if owner else self.network, **{attribute: self.depth}):
+            return self.network(*args, **by_name)
+
+    def _fixed_on_device(self) -> dict[str, Any]:
+        """The fixed arguments, moved to the device of the module's parameters where they can be."""
+        device = next((parameter.device for parameter in self.network.parameters()), None)
+        if device is not None and device != self._fixed_device:
+            self._fixed = {name: send_to_device(value, device) for name, value in self._fixed.items()}
+            self._fixed_device = device
+        return self._fixed
 
     @property
     def _parameters_of_forward(self) -> Mapping[str, inspect.Parameter]:
@@ -271,7 +307,7 @@ class HookedModel(WrappedModel):
         if self.network.training and not close(read, again):
             return  # the readout has dropout: compare in the first pass in eval mode
         refuse_other_output(self.network, read, output)
-        self._verified = True
+        self._verified, self._place = True, record.chained
 
 
 def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[str]:
@@ -288,6 +324,45 @@ def _block_names(module: nn.Module, blocks: str | Sequence[nn.Module]) -> list[s
             f"and before it: h_0 is the input of {names[0]}, and no constraint holds for what runs before."
         )
     return names
+
+
+def _iterations(module: nn.Module, blocks: list[str], name: str, depth: int | None) -> int:
+    """L by the attribute or argument that says how often a block runs.
+
+    Args:
+        module: The user's module.
+        blocks: The dotted names of its blocks.
+        name: The dotted name of the attribute, or that of the argument.
+        depth: L as it was given.
+
+    Raises:
+        InputError: If there are several blocks, there is no such attribute or argument, or L is not its value.
+    """
+    kind = type(module).__name__
+    if len(set(blocks)) > 1:
+        raise InputError(
+            f"iterations must say how often a single block of {kind} runs; got {len(set(blocks))} different blocks, "
+            "which run once each. Leave it out."
+        )
+    taken = inspect.signature(module.forward).parameters
+    value: Any = None
+    if name in taken:
+        value = depth if depth is not None else taken[name].default
+    else:
+        try:
+            value = attrgetter(name)(module)
+        except (AttributeError, TypeError):
+            raise InputError(
+                f"iterations must name an attribute of {kind} or an argument of its forward ({', '.join(taken)}); got "
+                f"{name!r}."
+            ) from None
+    if isinstance(value, bool) or not isinstance(value, int) or (depth is not None and value != depth):
+        given = "is not given" if depth is None else f"is {depth}"
+        raise InputError(
+            f"depth must be how often the block of {kind} runs, as {name} says; {name} is "
+            f"{value if isinstance(value, int) else 'no whole number'} and depth {given}. Make them equal."
+        )
+    return value
 
 
 def _left_out(module: nn.Module, names: Sequence[str]) -> list[str]:
@@ -312,8 +387,26 @@ def _shapes(block: nn.Module) -> tuple[type, list[torch.Size]]:
     return type(block), [parameter.shape for parameter in block.parameters()]
 
 
-def _dotted_name(module: nn.Module, part: str | nn.Module, argument: str) -> str:
-    """The dotted name of a submodule, given as its name or itself."""
+def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a function takes arguments by names that it does not list."""
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def _is_argument(module: nn.Module, name: str) -> bool:
+    """Whether a name is that of an argument of a module's ``forward``, and of no submodule."""
+    submodules = dict(module.named_modules(remove_duplicate=False))
+    return name in inspect.signature(module.forward).parameters and name not in submodules
+
+
+def _dotted_name(module: nn.Module, part: str | nn.Module, argument: str, more: str = "") -> str:
+    """The dotted name of a submodule, given as its name or itself.
+
+    Args:
+        module: The user's module.
+        part: The submodule.
+        argument: The argument of `layered` that it is, for a message.
+        more: What else to say there.
+    """
     modules = {name: inner for name, inner in module.named_modules(remove_duplicate=False) if name}
     for name, inner in modules.items():
         if name == part or inner is part:
@@ -322,7 +415,7 @@ def _dotted_name(module: nn.Module, part: str | nn.Module, argument: str) -> str
     given = repr(part) if isinstance(part, str) else f"a {type(part).__name__} that is not inside it"
     raise InputError(
         f"{argument} must be a submodule of {type(module).__name__}, the module that is trained and saved, or its "
-        f"dotted name; got {given}. Its direct submodules are {near}."
+        f"dotted name; got {given}. Its direct submodules are {near}.{more}"
     )
 
 
@@ -362,15 +455,9 @@ def refuse_other_output(network: nn.Module, read: Tensor, output: Any) -> None:
     several = f" If the prediction is several tensors, {STACKED}." if len(tensors) > 1 and not alike else ""
     raise InputError(
         f"readout(h_L), shape {tuple(read.shape)}, must equal the output of {name} itself; got {difference}. "
-        f"Let readout do all that {name} does after its last block, such as a norm and pooling.{several} See {PAGE}."
+        f"Let readout do all that {name} does after its last block, such as a norm and pooling; state says which "
+        f"tensor h_L is.{several} See {PAGE}."
     )
-
-
-def _first_tensor(values: Any, what: str) -> Tensor:
-    tensors = _tensors(values)
-    if not tensors:
-        raise InputError(f"{what} must be a tensor, or start with one; got {type(values).__name__}.")
-    return tensors[0]
 
 
 def _tensors(values: Any) -> list[Tensor]:

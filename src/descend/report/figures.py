@@ -32,6 +32,27 @@ def quality(group: Group) -> Chart:
     )  # fmt: skip
 
 
+def further(group: Group) -> Chart | None:
+    """The measure of unrolled networks that ran past the iterations of their training."""
+    measure, level, series = group.measure, group.train_noise, []
+    past = measure.entry.replace("layer", "past")
+    for arm in group.arms:
+        both = [run for run in arm.runs if level in getattr(run.summary, past)]
+        rows = [getattr(run.summary, measure.entry)[level] + getattr(run.summary, past)[level] for run in both]
+        if rows:
+            series.append(_line(arm, range(min(map(len, rows))), list(zip(*rows, strict=False))))
+    if not series:
+        return None
+    words = (
+        f"The networks have {group.depth} iterations in training; to the right of the dashed line their block runs "
+        "more often than that."
+    )
+    return chart(
+        f"{measure.name} past the trained iterations", words, ("iteration", measure.name), series,
+        log=None, layers=True, mark=(group.depth, "trained"),
+    )  # fmt: skip
+
+
 def time(group: Group) -> Chart | None:
     """The measure against the measured milliseconds per sample up to each layer."""
     series = []

@@ -109,7 +109,9 @@ def _section(group: Group, name: str, budget: int) -> dict[str, object]:
 
     parts: dict[str, Callable[[], object]] = {
         "needed": lambda: layers_needed(group),
-        "curves": lambda: [each for each in (figures.quality(group), figures.time(group)) if each],
+        "curves": lambda: [
+            each for each in (figures.quality(group), figures.further(group), figures.time(group)) if each
+        ],
         "pictures": lambda: pictures(group, budget),
         "texts": lambda: texts(group),
         "asked": lambda: asked(group),

@@ -111,6 +111,9 @@ class Summary(Verdict, Provenance, File):
         train_value: The last layer's metric there.
         layer_losses: γ → the losses f_0 … f_L.
         layer_metrics: γ → the metric at each layer.
+        past_losses: γ → the losses of an unrolled network past its L iterations, f_{L+1} and on; empty if it did not
+            run further.
+        past_metrics: γ → the metric there.
         commonest: The accuracy of always naming the commonest class of the samples; None of another metric.
         input_metrics: γ → the metric of the input itself, with its noise: what doing nothing gives. Of tasks whose
             inputs and predictions are of one form, such as video denoising.
@@ -153,6 +156,8 @@ class Summary(Verdict, Provenance, File):
     train_value: Annotated[float | None, BeforeValidator(nan_for_null)] = None
     layer_losses: ByLevel
     layer_metrics: ByLevel = {}
+    past_losses: ByLevel = {}
+    past_metrics: ByLevel = {}
     input_metrics: dict[float, Number] = {}
     commonest: float | None = None
     anytime: list[AnytimeCurve] = Field(
@@ -195,7 +200,9 @@ class Summary(Verdict, Provenance, File):
             "energy": self.energy,
             "validation.layer_metrics": validation.layer_metrics if validation else {},
         }
-        levels = [self.train_noise, *self.noise, *self.input_metrics, *chain.from_iterable(by_level.values())]
+        past = self.past_losses, self.past_metrics
+        levels = [self.train_noise, *self.noise, *self.input_metrics, *chain(*by_level.values(), *past)]
+        lengths = {len(row) for rows in past for row in rows.values()}
         depth = self.depth
         by_layer: dict[str, list[Sized]] = {
             **{name: list(rows.values()) for name, rows in by_level.items()},
@@ -225,6 +232,11 @@ class Summary(Verdict, Provenance, File):
             (
                 not 1 <= depth <= MOST_LAYERS,
                 f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}",
+            ),
+            (
+                len(lengths) > 1 or max(lengths, default=0) > MOST_LAYERS,
+                f"past_losses and past_metrics must have one entry for each iteration, at most {MOST_LAYERS}; got "
+                f"{', '.join(map(str, sorted(lengths)[:3]))}",
             ),
             (bool(wrong), f"{name} must have one entry per layer, of {depth} layers; got {length}"),
         )

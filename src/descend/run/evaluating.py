@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from descend.evaluation.needed import layers_needed
 from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.methods import CLASSES, Method
-from descend.models import LayeredCausalLM, LayeredClassifier, broken
+from descend.models import HookedModel, LayeredCausalLM, LayeredClassifier, LayeredModel, broken
 from descend.noise import SHIFTS, GaussianNoise, TokenDropout
 from descend.progress import Progress, progress
 from descend.recipes import Recipe
@@ -144,9 +145,12 @@ def settle(
     shift: str | None,
     seed: int,
     most: int | None,
+    iterations: int | None,
 ) -> None:
     """Load a run's model and samples, and set the noise and the levels that it is evaluated at; it is changed."""
     network, trained = run.model, run.noise
+    if iterations is not None:
+        _refuse_iterations(network, iterations)
     if run.home is not None and (names := broken(network)):
         tqdm.write(f"WARNING: {run.model_folder} has weights that are NaN or infinite: {names}.", file=sys.stderr)
     run.shift = shift or run.shift
@@ -164,7 +168,8 @@ def settle(
         network.to(run.batches.device)
     else:
         assert run.batches.collate is not None
-        run.objective.check_data({"data": run.samples}, run.batches.collate, noise=noisy)
+        with _running(network, iterations):
+            run.objective.check_data({"data": run.samples}, run.batches.collate, noise=noisy)
     refuse(
         (
             len(run.samples) < 2,
@@ -181,6 +186,26 @@ def settle(
     if run.shift != trained.kind:
         kind = SHIFTS[run.shift]
         run.noise = kind(0.0 if kind is TokenDropout else trained.level, sigma, seed, trained.noise_is)
+
+
+def _refuse_iterations(model: LayeredModel, iterations: int) -> None:
+    """Raise an error unless a model can run so many iterations, more than its depth."""
+    whole = isinstance(iterations, int) and not isinstance(iterations, bool)
+    refuse(
+        (
+            not isinstance(model, HookedModel),
+            f"iterations are those of a network that descend.layered has made; got a {type(model).__name__}.",
+        ),
+        (
+            not whole or iterations <= model.depth,
+            f"iterations must be a whole number above {model.depth}, the model's depth; got {iterations!r}.",
+        ),
+    )
+
+
+def _running(model: Any, iterations: int | None) -> AbstractContextManager[None]:
+    """An unrolled network runs so many iterations inside the ``with`` block; its own number for None."""
+    return nullcontext() if iterations is None else model.running(iterations)
 
 
 def usual_levels(recipe: Recipe, shift: str = "gaussian") -> list[float]:
@@ -204,6 +229,7 @@ def results_of(
     *,
     baseline: Results | None = None,
     compare_with: CompareWith | None = None,
+    iterations: int | None = None,
 ) -> Results:
     """Measure every layer at every noise level, take the verdict at the training noise, and run the evaluators.
 
@@ -214,6 +240,7 @@ def results_of(
         evaluators: They see the run and what was measured.
         baseline: To whose full depth layers are held, evaluated on the same data; None for the model's own.
         compare_with: Which layer counts as full depth, see `layers_needed`.
+        iterations: How often the block of an unrolled network runs, if more often than its depth.
 
     Returns:
         The results, with the entries that the evaluators gave.
@@ -225,16 +252,19 @@ def results_of(
     if baseline is not None:  # before anything is measured
         baseline.groups_at(noises, fingerprint)
     model = run.model if probes is None else probes.fitted(run)
-    with reading_progress("evaluating", len(run.samples), len(noises)) as bar:
+    exits = run.model.depth + 1
+    with _running(run.model, iterations), reading_progress("evaluating", len(run.samples), len(noises)) as bar:
         each_level = measure(model, run.task, run.batches.of(run.samples), list(noises.values()), progress=bar)
     measured = dict(zip(noises, each_level, strict=True))
-    exits = run.model.depth + 1
     levels = {level: layers.at_exits(slice(exits)) for level, layers in measured.items()}
-    of_probes = {level: layers.at_exits(slice(exits, None)) for level, layers in measured.items()}
+    further_exits = {level: layers.at_exits(slice(exits, None)) for level, layers in measured.items()}
     content = _measured(run, levels)
     results: dict[str, Any] = {"by_group": by_group(run, levels, fingerprint), "commonest": commonest}
     for evaluator in evaluators:
-        results |= evaluator(run, of_probes if evaluator is probes else levels)
+        results |= evaluator(run, further_exits if evaluator is probes else levels)
+    if iterations is not None:
+        results["past_losses"] = {level: layers.losses.mean(0).tolist() for level, layers in further_exits.items()}
+        results["past_metrics"] = {level: layers.metrics for level, layers in further_exits.items()}
     if "validation" in results:
         count, same = results["validation"].samples, fingerprint
         if count < len(run.samples):  # were these the data, as many of them would have been taken

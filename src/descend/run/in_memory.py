@@ -50,6 +50,7 @@ def evaluate(
     validation: Any = None,
     validation_noise: Sequence[float] | str | None = None,
     compare_with: CompareWith | None = None,
+    iterations: int | None = None,
 ) -> Summary:
     """Evaluate a model at every layer and noise level: is the loss lower at each layer, and how sure is that?
 
@@ -83,6 +84,9 @@ def evaluate(
         compare_with: The layer that counts as full depth: ``"last"``, or ``"best"``, the best on the validation data.
             By default the last one, but the best of a model without a baseline whose last layer is not within 2 percent
             of it on validation data.
+        iterations: How often the block of an unrolled network runs, more than its depth L: ``past_losses`` and
+            ``past_metrics`` of the summary are those of the iterations after L. ``descend.layered`` must know what says
+            how often, see its ``iterations``. All else is of the L trained ones.
 
     Returns:
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …
@@ -103,7 +107,12 @@ def evaluate(
         validation=validation,
     )
     summary = run.evaluate(
-        noise=noise, seed=seed, baseline=baseline, validation_noise=validation_noise, compare_with=compare_with
+        noise=noise,
+        seed=seed,
+        baseline=baseline,
+        validation_noise=validation_noise,
+        compare_with=compare_with,
+        iterations=iterations,
     )
     if run.folder is not None:
         draw_page(run.folder)

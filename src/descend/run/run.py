@@ -463,6 +463,7 @@ class Run:
         baseline: str | Path | None = None,
         compare_with: CompareWith | None = None,
         frames: int | None = None,
+        iterations: int | None = None,
     ) -> Summary:
         """Measure every layer at every noise level, take the verdict, and say how many layers suffice.
 
@@ -487,6 +488,7 @@ class Run:
                 default the last one, but the best of a model without a baseline whose last layer is not within 2
                 percent of it on validation data.
             frames: How many frames, images or beginnings of texts to keep for the page.
+            iterations: How often the block of an unrolled network in memory runs, as in `descend.evaluate`.
 
         Raises:
             InputError: If the folder holds no finished run and no classifier, or the data can't be what it is evaluated
@@ -549,7 +551,7 @@ class Run:
             known = Results.with_groups(Path(baseline, run.folder.name) if source and run.folder else Path(baseline))
         for each in further:
             each.check(run)
-        settle(run, noise, shift, seed, most)
+        settle(run, noise, shift, seed, most, iterations)
         if source is not None:
             run.provenance = run.provenance.model_copy(update={"source": source})
         if known is not None:
@@ -562,7 +564,7 @@ class Run:
         if run.chooses:
             usual.append(on_validation(run, run.validation, most=most, noise=validation_noise, baseline=known))
         full = compare_with or self.full_depth
-        self.results = results_of(run, [*usual, *further], baseline=known, compare_with=full)
+        self.results = results_of(run, [*usual, *further], baseline=known, compare_with=full, iterations=iterations)
         if run.folder is not None:
             run._finish(self.results.summary)
         return self.results.summary
