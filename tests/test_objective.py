@@ -8,7 +8,6 @@ from torch._dynamo.utils import counters
 from descend import UT, GaussianNoise, Objective, Task, UTConfig, objective
 from descend.models import DUST, DUSTConfig, LayeredCausalLM, ViTDenoiser, ViTDenoiserConfig
 from descend.tasks.video import VideoDenoising
-from tests.support.cases import slow_but
 from tests.support.networks import causal, network
 from tests.support.own import layers
 from tests.support.ranks import denoiser, fitted
@@ -127,7 +126,8 @@ def weights_of(step):
     return [0.0 if step % 2 else 0.1 * step, 0.3 + 0.07 * step, 0.5 / (1 + step), 1.0]
 
 
-@pytest.mark.parametrize("name", slow_but(["descend-text-ut"], ["UT", "ViT", *TEXT]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["UT", "ViT", *TEXT])
 def test_weights_and_noise_do_not_compile_anew(fresh, name):
     objective, batches = made(name, GaussianNoise(0.5, seed=3))
     plain, _ = made(name, GaussianNoise(0.5, seed=3))

@@ -85,7 +85,7 @@ def test_every_long_part_of_training_and_evaluation_shows_how_far_it_is(tmp_path
     fitted = parts("layers", model, "--out", str(tmp_path / "as-is"))
     assert [*dict.fromkeys(fitted)] == [
         *("reading", "tokenizing", "reading layers", "fitting readouts", "reading samples", "evaluating"),
-        *("timing layers", "choosing layers", "drawing the page"),
+        *("timing layers", "drawing the page"),
     ]
     assert main(["evaluate", str(tmp_path / "run"), "--exit", "--probe"]) == 0
     assert {"choosing exits", "fitting readouts"} <= {*re.findall(r"^(.*?): \d", capsys.readouterr().err, re.MULTILINE)}

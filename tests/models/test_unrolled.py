@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 import descend
 from descend.errors import InputError
 from tests.support import own, unrolled
+from tests.support.cases import slow_but
 from tests.support.unrolled import LISTA, PGD, Looped, Physics, Step, measured, sequences, sparse
 
 BATCH = default_collate(measured(5))
@@ -376,7 +377,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("method", ["erm", "linear", "constrained"])
+@pytest.mark.parametrize("method", slow_but(["constrained"], ["erm", "linear", "constrained"]))
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_trained_evaluated_and_answered(name, method, tmp_path):
     make, task, samples = RUNS[name]

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from descend.errors import InputError
 from descend.models import LayeredCausalLM, LayeredClassifier, LayeredImageClassifier, keep_first, train_last
 from descend.results import CARD_FILE, read_config, read_summary
+from tests.support.cases import slow_but
 from tests.support.networks import causal, image_network, network
 from tests.support.runs import SAVED, assert_same_end, said, stop_after, trained
 
@@ -40,7 +41,7 @@ def deep(tmp_path_factory, models) -> Path:
     return place
 
 
-@pytest.mark.parametrize("recipe", PARTS)
+@pytest.mark.parametrize("recipe", slow_but(["text"], PARTS))
 def test_the_readout_and_the_last_three_blocks_are_trained_and_all_below_stays_bit_equal(recipe, deep, tmp_path):
     given, blocks, readout = PARTS[recipe]
     run = trained(tmp_path / "run", recipe, f"{SHORT} {given} --keep-layers 4 --heal", "--model", deep / recipe)
@@ -107,6 +108,7 @@ def test_layers_that_share_one_block_are_refused():
         train_last(LayeredClassifier(network("albert")), 3)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_ends_in_the_same_bits(deep, tmp_path, monkeypatch, capsys):
     settings = [*f"{SHORT} {TEXTS} --keep-layers 4 --heal --model {deep / 'text'}".split(), "--out"]
     whole, parts = tmp_path / "whole" / "run", tmp_path / "parts" / "run"  # records have the folder's name
@@ -117,6 +119,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_in_the_same_bits(deep, tmp_path,
     assert_same_end(whole, parts, "checkpoint-4")
 
 
+@pytest.mark.slow
 def test_a_cut_is_held_to_the_whole_model_trained_or_as_it_is(deep, reviews, tmp_path, capsys):
     given = f"{SHORT} {TEXTS} --model {deep / 'text'} --data {reviews}"
     whole = trained(tmp_path / "whole", "text", f"{given} --method erm --exits shared")

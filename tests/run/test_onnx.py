@@ -149,6 +149,7 @@ def test_images_of_a_folder_are_served_by_onnxruntime_alone(family, tmp_path):
     np.testing.assert_allclose(served(tmp_path / "two", places), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_what_can_not_be_onnx_is_said_before_any_work(language, finished, models, tmp_path, capsys):
     out = ["--format", "onnx", "--out", tmp_path / "out"]
     for folder, recipe in ((language, "llm-sft"), (finished, "video-ut")):
