@@ -5,7 +5,9 @@
 FOLDER is what `descend layers --save` or `descend export` wrote of a classifier. DATA is a folder with a sub-folder of
 texts or images for each class, or a CSV file with the columns text and label. Of a folder that holds model.onnx the
 environment has onnxruntime and no PyTorch. With --accuracy the script fails if it is another one, by more than .001:
-give that of the card, and the test data that it was measured on.
+give the accuracy of the card, and the test data that it was measured on.
+
+The code on the card and in linear_readout.py is run: give only folders that you wrote.
 """
 
 import argparse

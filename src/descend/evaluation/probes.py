@@ -58,8 +58,8 @@ class Probed(nn.Module):
             yield probe(self.classifier.pooled(hidden, looks))
 
 
-class Read(nn.Module):
-    """The exits of layers that were read before: samples come in the same order.
+class ExitsOfStates(nn.Module):
+    """The exits of a classifier on states that were computed before, of samples in the same order.
 
     Args:
         states: What the readouts look at, (L+1, S, H).
@@ -145,7 +145,7 @@ def fit_exits(
         head.load_state_dict({name: value.to(head.weight) for name, value in probe.state_dict().items()})
     if len(validation) > MOST:  # type: ignore[arg-type]
         return None
-    return measure(Read(states.to(heads[0].weight), heads), task, batches.of(validation))[0]
+    return measure(ExitsOfStates(states.to(heads[0].weight), heads), task, batches.of(validation))[0]
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ class Calls:
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
 
     def begin(self, name: str, block: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Add a call's arguments, of which one holds the state.
+        """Add a call's arguments; one of them holds the state.
 
         Raises:
             InputError: If none does.

@@ -332,7 +332,7 @@ def _iterations(module: nn.Module, blocks: list[str], name: str, depth: int | No
     Args:
         module: The user's module.
         blocks: The dotted names of its blocks.
-        name: The dotted name of the attribute, or that of the argument.
+        name: The dotted name of the attribute, or the name of the argument.
         depth: L as it was given.
 
     Raises:
@@ -393,7 +393,7 @@ def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _is_argument(module: nn.Module, name: str) -> bool:
-    """Whether a name is that of an argument of a module's ``forward``, and of no submodule."""
+    """Whether a name is an argument of a module's ``forward``, and of no submodule."""
     submodules = dict(module.named_modules(remove_duplicate=False))
     return name in inspect.signature(module.forward).parameters and name not in submodules
 

@@ -344,6 +344,11 @@ class PretrainedSettings:
     """Training arguments of a cut model that is healed: inner layers do not learn."""
 
     @property
+    def defaults(self) -> dict[str, Any]:
+        """The recipe's training arguments; plain training of a cut model that is healed."""
+        return super().defaults | (self.healing if self.heal else {})  # type: ignore[misc]
+
+    @property
     def depth(self) -> int:
         """L, the blocks that are trained; known once the recipe is completed."""
         assert self.keep_layers is not None

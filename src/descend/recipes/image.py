@@ -72,11 +72,6 @@ class ImageRecipe(PretrainedSettings, Recipe):
     )
 
     @property
-    def defaults(self) -> dict[str, Any]:
-        """Layers that are useful; of a cut model that is healed plain training."""
-        return super().defaults | (self.healing if self.heal else {})
-
-    @property
     def label(self) -> str:
         """The model's name in tables, such as Dinov2-12."""
         return f"{type(config_of(self.model)).__name__.removesuffix('Config')}-{self.depth}"

@@ -29,8 +29,7 @@ class LanguageModelRecipe(PretrainedSettings, LanguageRecipe):
     @property
     def defaults(self) -> dict[str, Any]:
         """Plain training, with adapters too; a model that is healed has no own exits."""
-        healing = self.healing | {"head_lr_ratio": 1.0} if self.heal else {}
-        return super().defaults | {"method": "erm"} | healing
+        return super().defaults | {"method": "erm"} | ({"head_lr_ratio": 1.0} if self.heal else {})
 
     def completed(self) -> Self:
         """The recipe with absolute paths and the number of blocks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from descend.declared import TEXTS, setting
 from descend.errors import InputError
@@ -57,11 +57,6 @@ class ClassifierRecipe(PretrainedSettings, TextRecipe):
         )
         recipe._check_length(recipe._config())
         return recipe
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Layers that are useful; of a cut model that is healed plain training."""
-        return super().defaults | (self.healing if self.heal else {})
 
     @property
     def label(self) -> str:

@@ -194,7 +194,7 @@ def _refuse_iterations(model: LayeredModel, iterations: int) -> None:
     refuse(
         (
             not isinstance(model, HookedModel),
-            f"iterations are those of a network that descend.layered has made; got a {type(model).__name__}.",
+            f"iterations go with a network that descend.layered has made; got a {type(model).__name__}.",
         ),
         (
             not whole or iterations <= model.depth,

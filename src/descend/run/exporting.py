@@ -174,7 +174,7 @@ def choose(
         lines.append(f"Test data certify layer {layer} within {whole}.")
     elif (certain is None or layer < certain) and (needed.baseline or layer < top):
         verb, whose = ("estimate", certain) if unbounded else ("certify", CERTIFIED)
-        smaller = "no smaller layer than the one that others were compared with"
+        smaller = "no smaller layer than the reference itself"
         surely = "no layer" if certain is None else smaller if itself else f"layer {certain}: --layers {whose}"
         lines.append(
             f"WARNING: layer {layer} was chosen on validation data, and test data do not {verb} it within {within}. "
@@ -207,7 +207,7 @@ def export(run: Run, layers: int, out: Path, format: str = TRANSFORMERS) -> list
         SaveError: If the checkpoint can't be written.
     """
     check_format(format)
-    whole = (_whole_of_run if run.of_folder else _whole_in_memory)(run, layers, out, format)
+    whole = _whole_of_run(run, layers, out, format) if run.of_folder else _whole_in_memory(run, layers, out)
     network, depth, source = whole.network, whole.network.depth, whole.source
     adapters = hasattr(network.saved, "peft_config")
     own = isinstance(network, LibraryModel) and network.own_exits is not None
@@ -236,7 +236,7 @@ class _Whole:
         start: The model that the training, or the fitting of readouts, began with; None for a new one.
         origin: More about where the checkpoint comes from, for its configuration.
         dtype: The type of the weights; None for float32.
-        card: Makes the card of the cut model; it takes a note on how to load it, and further metadata.
+        card: Makes the card of the cut model. It takes a note on how to load it, further metadata, and what is in it.
     """
 
     network: Any
@@ -275,7 +275,7 @@ def _start(config: RunConfig) -> str | None:
     return str(start) if start else None
 
 
-def _whole_in_memory(run: Run, layers: int, out: Path, format: str) -> _Whole:
+def _whole_in_memory(run: Run, layers: int, out: Path) -> _Whole:
     """A copy of a model without a run's folder."""
     network, depth = run.model, run.model.depth
     refuse(

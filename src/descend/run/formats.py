@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from descend.declared import TRANSFORMERS
+from descend.errors import refuse
+from descend.extras import EXTRAS, required
 from descend.models import check_savable, close, load_model, plain_output
+from descend.recipes import RECIPES
 from descend.run.describing import loading_note, serving_line
 
 LEAVE_OUT = "Leave --format out."
@@ -49,7 +53,7 @@ class Format:
     """What the card says of the first K layers in the folder; empty for the usual words."""
 
     timed: ClassVar[str] = ""
-    """What the milliseconds of the last line are those of; empty for the folder itself."""
+    """What was timed for the last line; empty for the folder itself."""
 
     instead: ClassVar[str] = ""
     """What to do if the folder does not give the output of exit K."""
@@ -110,6 +114,23 @@ def shape_of(inputs: Any) -> str:
     """The shape of the first of a batch's inputs."""
     first = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
     return "x".join(map(str, first.shape))
+
+
+def check_able(format: str, takes: str, kinds: Any, extra: str, recipe: str) -> None:
+    """Refuse recipes whose models a format can't hold, and missing packages.
+
+    Args:
+        format: The format.
+        takes: The models that it holds, in words.
+        kinds: The recipes of these models.
+        extra: The extra with its packages.
+        recipe: The name of the recipe; one that is not known may have such a model.
+    """
+    able = recipe not in RECIPES or issubclass(RECIPES[recipe].settings, kinds)
+    refuse((not able, refusal(format, takes, f"a model of {recipe}")))
+    with required(f"--format {format}"):
+        for module in EXTRAS[extra]:
+            import_module(module)
 
 
 def refusal(format: str, takes: str, what: str) -> str:

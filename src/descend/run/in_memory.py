@@ -84,9 +84,9 @@ def evaluate(
         compare_with: The layer that counts as full depth: ``"last"``, or ``"best"``, the best on the validation data.
             By default the last one, but the best of a model without a baseline whose last layer is not within 2 percent
             of it on validation data.
-        iterations: How often the block of an unrolled network runs, more than its depth L: ``past_losses`` and
-            ``past_metrics`` of the summary are those of the iterations after L. ``descend.layered`` must know what says
-            how often, see its ``iterations``. All else is of the L trained ones.
+        iterations: How often the block of an unrolled network runs, more than its depth L: the summary
+            has ``past_losses`` and ``past_metrics`` for the iterations after L. ``descend.layered`` must know what says
+            how often, see its ``iterations``. All other results are for the L trained iterations.
 
     Returns:
         The summary, as in ``summary.json``: ``feasible``, ``verdict``, ``layer_losses``, ``values`` …

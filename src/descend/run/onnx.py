@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from descend.declared import ONNX
 from descend.errors import InputError, reason, refuse
-from descend.extras import EXTRAS, required
 from descend.models import (
     LayeredClassifier,
     LayeredQuestionAnswerer,
@@ -22,7 +20,7 @@ from descend.models import (
     plain_output,
 )
 from descend.progress import waiting
-from descend.run.formats import LEAVE_OUT, MOST_TOKENS, Format, refusal, shape_of, silent
+from descend.run.formats import LEAVE_OUT, MOST_TOKENS, Format, check_able, refusal, shape_of, silent
 
 FILE = "model.onnx"
 TOLERANCE = 1e-4
@@ -104,15 +102,10 @@ class Onnx(Format):
     @classmethod
     def check(cls, recipe: str = "", start: str | None = None) -> None:
         """Refuse a recipe without classes, and missing packages."""
-        from descend.recipes import RECIPES
         from descend.recipes.classification import TextRecipe
         from descend.recipes.image import ImageRecipe
 
-        classifies = recipe not in RECIPES or issubclass(RECIPES[recipe].settings, TextRecipe | ImageRecipe)
-        refuse((not classifies, refusal(ONNX, _TAKES, f"a model of {recipe}")))
-        with required("--format onnx"):
-            for module in EXTRAS["onnx"]:
-                import_module(module)
+        check_able(ONNX, _TAKES, TextRecipe | ImageRecipe, "onnx", recipe)
 
     def _texts(self, network: LibraryModel) -> Iterator[dict[str, Tensor]]:
         """Made-up texts of three shapes with padding, in the fields that the tokenizer gives."""

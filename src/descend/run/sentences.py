@@ -12,11 +12,10 @@ from transformers import PreTrainedModel
 
 from descend.declared import SENTENCES, SMALL
 from descend.errors import InputError, reason, refuse
-from descend.extras import required
 from descend.models import LayeredClassifier, refuse_unsafe
 from descend.reading import read_json
 from descend.results import hub_name
-from descend.run.formats import LEAVE_OUT, MOST_TOKENS, Format, refusal, silent
+from descend.run.formats import LEAVE_OUT, MOST_TOKENS, Format, check_able, refusal, silent
 
 MODULES_FILE = "modules.json"
 """The file by which SentenceTransformers knows its folders."""
@@ -54,7 +53,7 @@ class SentenceTransformers(Format):
             (tokenizer is None, f"--format {SENTENCES} needs the tokenizer: export_model(model, K, out, tokenizer)."),
         )
         self.measured = getattr(tokenizer, "model_max_length", None)
-        self.longest, self.later, self.texts = _read(start)
+        self.longest, self.later, self.prompts = _beside_encoder(start)
         if self.later is None:
             from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -65,15 +64,11 @@ class SentenceTransformers(Format):
     @classmethod
     def check(cls, recipe: str = "", start: str | None = None) -> None:
         """Refuse recipes of no encoder of texts, a start that can't be kept, and a missing package."""
-        from descend.recipes import RECIPES
         from descend.recipes.classification import TextRecipe
 
-        encodes = recipe not in RECIPES or issubclass(RECIPES[recipe].settings, TextRecipe)
-        refuse((not encodes, refusal(SENTENCES, _TAKES, f"a model of {recipe}")))
-        with required(f"--format {SENTENCES}"):
-            import sentence_transformers  # noqa: F401
+        check_able(SENTENCES, _TAKES, TextRecipe, "embed", recipe)
         if recipe:
-            _read(start)
+            _beside_encoder(start)
 
     def expected(self, network: Any, inputs: Any) -> Tensor:
         """The embedding (B, D) that the modules behind the encoder give of layer K."""
@@ -94,7 +89,7 @@ class SentenceTransformers(Format):
                 base.save_pretrained(encoder)
                 self.tokenizer.save_pretrained(encoder)
                 modules = [Transformer(encoder, max_seq_length=self.longest), *(self.later or ())]
-                made = SentenceTransformer(modules=modules, device="cpu", **self.texts)
+                made = SentenceTransformer(modules=modules, device="cpu", **self.prompts)
             made.save(str(folder), create_model_card=False)
             again = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
         return lambda inputs: again(dict(inputs))["sentence_embedding"]
@@ -105,8 +100,8 @@ class SentenceTransformers(Format):
         compared = "" if self.measured == self.longest else f"; layers were compared on at most {self.measured}"
         cut = "" if self.longest is None else f" It cuts texts after {self.longest} tokens{compared}."
         return (
-            f"Load it with `SentenceTransformer`. It holds {parts}, and no readout: its embeddings are those of layer "
-            f"{self.layers}. The metrics below are those of the readouts by which layers were compared.{cut}"
+            f"Load it with `SentenceTransformer`. It holds {parts}, and no readout: it gives the embeddings of layer "
+            f"{self.layers}. The metrics below were measured with readouts, to compare layers.{cut}"
         )
 
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
@@ -114,7 +109,7 @@ class SentenceTransformers(Format):
         return f"SentenceTransformer({json.dumps(str(folder))}).encode(texts)"
 
 
-def _read(start: str | None) -> tuple[int | None, list[Any] | None, dict[str, Any]]:
+def _beside_encoder(start: str | None) -> tuple[int | None, list[Any] | None, dict[str, Any]]:
     """What a SentenceTransformer has beside its encoder.
 
     Args:
@@ -189,7 +184,7 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def _folder_of(start: str) -> Path:
-    """A model's folder; of a name on the Hub that of its small files."""
+    """A model's folder; for a name on the Hub the folder that its small files are downloaded to."""
     folder = Path(start).expanduser()
     if folder.is_dir():
         return folder
