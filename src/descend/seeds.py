@@ -39,6 +39,8 @@ class Stream(IntEnum):
     """Which rows of a batch pass a block unchanged in LayerSkip's training, by rank, step, micro-batch and block."""
     PREFIX_NOISE = 9
     """Noise on a language model's tokens in lm-eval's tasks, by the hash of the tokens up to each."""
+    DEPTH = 10
+    """The layer whose loss a step of random depth takes, by step."""
 
 
 def derived(stream: Stream, seed: int, *place: int) -> int:

@@ -56,6 +56,7 @@ else:
 
 WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
 WITH_ALPHA = {"dual_optimizer": "sgd", "dual_warmup_steps": 0.1, "resilience": 0.05}
+WITH_AFTER = {"dual_optimizer": "sgd", "dual_lr": 0.05, "dual_warmup_steps": 0.0, "resilience": 0.0}
 """What settings that are None stand for, see `descend.training.config.DescentArguments.resolved`."""
 
 
@@ -99,6 +100,8 @@ class DescentSettings(_OfMethods):
             bounds follow from the losses themselves, so no α is needed.
         alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
             One number, or one per layer.
+        after: K of a network that may run on past layer K: its loss is the objective, and no later layer may have a
+            higher one, see `descend.NoWorse`. With ``alpha`` the layers up to K must descend too.
         alpha_decay: q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α is one number then.
         cap: With α, the bound on the loss of exit ``cap_layer``. None for no bound if ``stop_gradient`` is given;
             otherwise it is measured where training begins, a tenth above that exit's first loss.
@@ -109,10 +112,12 @@ class DescentSettings(_OfMethods):
         stop_gradient: With α, whether no gradient flows through a constraint's right-hand side. Then no layer is
             rewarded for a higher loss, and layers may be left without room to lower it. None for off where the cap is
             measured, which bounds the reward, and for on with a given cap.
-        dual_lr: Learning rate of the multipliers, η_λ; None for 0.03, or with ``price`` for 500 over a run.
-        dual_optimizer: How multipliers ascend: ``sgd``, ``adam``, ``nupi`` or ``price``; None for ``price``, or with α
-            for ``sgd``, the projected ascent of Algorithm 1. A step of ``adam`` is about its rate whatever the
-            violation is, so that λ cycles at 0.03.
+        dual_lr: Learning rate of the multipliers, η_λ; None for 0.03, with ``price`` for 500 over a run, with
+            ``fixed`` for 1, or with ``after`` for 0.05.
+        dual_optimizer: How multipliers ascend: ``sgd``, ``adam``, ``nupi``, ``price``, or ``fixed`` for a penalty
+            of ``dual_lr`` on each violation; None for ``price``, or with α or ``after`` for ``sgd``, the projected
+            ascent of Algorithm 1. A step of ``adam`` is about its rate whatever the violation is, so that λ cycles at
+            0.03.
         dual_optim_args: Further arguments of the dual optimizer, a JSON object.
         dual_every: The number of primal steps to a dual step, or ``"epoch"`` for one per epoch.
         dual_warmup_steps: Steps of plain ERM before the multipliers move; below 1, that share of all steps. None for 0,
@@ -144,6 +149,7 @@ class DescentSettings(_OfMethods):
     preset: str | None = setting(None, "our reading of the paper's settings [our own]", ("paper",))
     strength: Share | None = setting(None, f"share of the descent that early layers do [{WITHOUT_ALPHA['strength']}]")
     alpha: list[float] | str | float | None = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
+    after: Count | None = setting(None, "no layer after this one may be worse than it [none]")
     alpha_decay: Factor = setting(1.0, "with α: its factor from layer to layer")
     cap: float | None = setting(None, "with α: bound on the chain's first loss [1.1 × it]")
     cap_layer: int | None = setting(None, "with a cap: the exit it bounds [the first]")
@@ -151,7 +157,9 @@ class DescentSettings(_OfMethods):
     form: Literal["difference", "ratio"] = setting("difference", "with α: kind of constraint")
     stop_gradient: bool | None = setting(None, "no gradient through α's bounds [with --cap: on]")
     dual_lr: float | None = setting(None, "learning rate of λ [0.03; price: 500 a run]")
-    dual_optimizer: str | None = setting(None, f"of λ [{_usual('dual_optimizer')}]", ("sgd", "adam", "nupi", "price"))
+    dual_optimizer: str | None = setting(
+        None, f"of λ [{_usual('dual_optimizer')}]", ("sgd", "adam", "nupi", "price", "fixed")
+    )
     dual_optim_args: Options | None = setting(None, "its further arguments, in JSON [none]")
     dual_every: int | str | None = setting(1, "primal steps to a dual step, or: epoch")
     dual_warmup_steps: NotNegative | None = setting(

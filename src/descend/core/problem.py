@@ -221,13 +221,13 @@ class DescentProblem(Problem):
     def merit(self, losses: Tensor) -> Tensor:
         r"""The exact penalty function that ranks models of the same problem, a scalar; lower is better.
 
-        .. math:: f_L + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{cap}} - \text{cap}]_+
+        .. math:: \sum_l c_l f_l + \sum_l [f_l - (1-\alpha_l) f_{l-1}]_+ + [f_{\text{cap}} - \text{cap}]_+
 
-        The terms of the sum are `Target.penalties`. Selecting a constrained model by the last loss alone would prefer
-        one from early in training, before the constraints took effect.
+        The first sum is the objective, by default f_L; the other terms are `Target.penalties`. Selecting a constrained
+        model by the objective alone would prefer one from early in training, before the constraints took effect.
         """
         self.check_shape(losses)
-        return losses[-1] + self.target.penalties(losses).sum()
+        return self.goal(losses) + self.target.penalties(losses).sum()
 
     @property
     def limits(self) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""How multipliers and slack move: torch's SGD and Adam, νPI, and ascent below a price."""
+"""How multipliers and slack move: torch's SGD and Adam, νPI, ascent below a price, and a fixed penalty."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -119,14 +119,41 @@ class PriceAscent(Rule):
         parameter.add_(gradient, alpha=group["lr"] / group["horizon"]).clamp_(0.0, group["price"])
 
 
+class FixedPenalty(Rule):
+    r"""A multiplier that is one number where the last violation was positive, and 0 elsewhere.
+
+    .. math:: \lambda \leftarrow \beta\, [g > 0]
+
+    The gradient of the Lagrangian is then that of the penalty :math:`\beta \sum_k [g_k]_+` with the violations' signs
+    of the step before. Nothing adapts to whether the constraints hold: it is what multipliers are compared with.
+
+    Args:
+        params: Tensors to update; their ``grad`` is g.
+        lr: β.
+        maximize: Must be true.
+
+    Raises:
+        InputError: If it is to move slack.
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float, maximize: bool = False):
+        refuse((not maximize, "fixed is a rule of multipliers alone; choose sgd or adam for the slack."))
+        super().__init__(params, {"lr": lr})
+
+    def move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        """β or 0."""
+        parameter.copy_(group["lr"] * (gradient > 0))
+
+
 RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "nupi": NuPI,
     "price": PriceAscent,
+    "fixed": FixedPenalty,
 }
 
-LEARNING_RATES = {"sgd": 0.03, "adam": 0.03, "nupi": 0.03, "price": 500.0}
+LEARNING_RATES = {"sgd": 0.03, "adam": 0.03, "nupi": 0.03, "price": 500.0, "fixed": 1.0}
 """The default learning rate of each rule; that of ``price`` is for a whole run."""
 
 

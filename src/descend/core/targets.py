@@ -1,7 +1,8 @@
 """Targets: what must hold of a vector of values. One method makes a constraint: `Target.violations`.
 
 The values are mostly the layer losses f_0 … f_L, but any vector will do: losses of groups, an objective and a rate.
-`StepTarget` is the paper's, eq. (4). `GeometricTarget` is the default of training. What a loss compares predictions
+`StepTarget` is the paper's, eq. (4). `GeometricTarget` is the default of training. `NoWorse` is for networks that may
+run on past the layer that counts. What a loss compares predictions
 with has the same name in `descend.tasks`; the two never meet.
 """
 
@@ -39,6 +40,7 @@ class Target(ABC):
     The targets of layers have K = V = L+1: entry l is layer l's constraint, entry 0 the cap's.
 
     Attributes:
+        name: The target's name in results.
         first: The exit where a chain of layers starts; the constraints of layers up to it are not in force.
         signed: Whether values may be below 0. Others are refused, since a share of a negative loss lies above it.
         memory: The decay of the moving average of the values that is the reference, in [0, 1); 0 for the last values.
@@ -46,6 +48,7 @@ class Target(ABC):
             gradient then does not change with the multipliers, which matters for Adam's second moments.
     """
 
+    name: str = "own"
     first: int = 0
     signed: bool = False
     memory: float = 0.0
@@ -121,6 +124,8 @@ class StepTarget(Target):
     Raises:
         InputError: If an argument is outside its range.
     """
+
+    name = "step"
 
     def __init__(
         self,
@@ -234,6 +239,7 @@ class GeometricTarget(Target):
         InputError: If a setting is outside its range.
     """
 
+    name = "geometric"
     memory = 0.95
     normalized = True
 
@@ -312,6 +318,64 @@ class GeometricTarget(Target):
         from_first = r ** (self.strength * layers / count) * (ends[self.first] - floor)
         from_last = (1 - b) ** (layers - count) * (ends[-1] - floor)
         return torch.stack([step, from_first, from_last])
+
+
+class NoWorse(Target):
+    r"""No layer after layer K may have a higher loss than layer K, for networks that may run on past it.
+
+    .. math:: f_l \le f_K, \quad l = K+1 \dots L
+
+    The primal step lowers the later losses and takes no gradient through f_K on the right-hand side, which would reward
+    a higher f_K. With ``alpha`` the layers up to K must descend too, :math:`f_l \le (1-\alpha)\, f_{l-1}`, again
+    without a gradient through the right-hand side. The dual step measures violations relative to f_K, or to f_{l−1} up
+    to K. This target is not in the paper.
+
+    Args:
+        after: K ≥ 1, the layer whose loss is the objective of training.
+        alpha: α in (0, 1) for the layers up to K; None for no constraint on them.
+        first: With α, the exit where the chain up to K starts.
+
+    Raises:
+        InputError: If an argument is outside its range.
+    """
+
+    name = "no_worse"
+
+    def __init__(self, after: int, alpha: float | None = None, first: int = 0):
+        refuse(
+            (
+                isinstance(after, bool) or not isinstance(after, int) or after < 1,
+                f"after must be the layer K that later ones are compared with, at least 1; got {after!r}.",
+            ),
+            (alpha is not None and not 0 < alpha < 1, f"alpha must lie strictly between 0 and 1; got {alpha}."),
+        )
+        self.after = after
+        self.alpha = alpha
+        self.first = after if alpha is None else first
+
+    def in_force(self, size: int) -> Tensor:
+        """The layers after K; with α all after ``first``."""
+        return torch.arange(size, device="cpu") > self.first
+
+    def violations(self, values: Tensor) -> Tensor:
+        """f_l − f_K after K; up to K f_l − (1−α) f_{l−1} with α, else 0."""
+        return values - self.bounds(values).detach()
+
+    def pieces(self, values: Tensor) -> list[Tensor]:
+        """The violations, differentiated through both sides."""
+        return [values - self.bounds(values)]
+
+    def bounds(self, values: Tensor) -> Tensor:
+        """f_K after K; up to K (1−α) f_{l−1} with α, else f_l itself."""
+        layers = torch.arange(len(values), device=values.device)
+        chain = values if self.alpha is None else (1 - self.alpha) * before(values)
+        chain = torch.where(layers > self.first, chain, values)
+        return torch.where(layers > self.after, values[self.after], chain)
+
+    def units(self, reference: Tensor) -> Tensor:
+        """f_K after K, f_{l−1} up to it, so that violations are relative."""
+        layers = torch.arange(len(reference), device=reference.device)
+        return _positive(torch.where(layers > self.after, reference[self.after], before(reference)))
 
 
 def before(losses: Tensor) -> Tensor:

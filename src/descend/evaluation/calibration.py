@@ -63,7 +63,7 @@ def temperature(layers: LayerLosses, task: Task, problem: DescentProblem) -> flo
     """
     means = [at_temperature(layers, task, each).losses.mean(0) for each in TEMPERATURES]
     last = [mean[-1].item() for mean in means]
-    broken = [problem.merit(mean).item() - mean[-1].item() for mean in means]
+    broken = [problem.target.penalties(mean).sum().item() for mean in means]
     close = [place for place, loss in enumerate(last) if loss <= (1 + COST_TOLERANCE) * min(last)]
     place = min(close, key=lambda place: (broken[place], last[place]))
     at_an_end = {0, len(TEMPERATURES) - 1} & {place, last.index(min(last))}

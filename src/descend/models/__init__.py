@@ -15,14 +15,17 @@ from descend.models.loading import MOST_LAYERS, broken, load_model, refuse_broke
 from descend.models.modules import changed, check_savable, close, cuda_devices, evaluating, save_module, tied_names
 from descend.models.own_exits import MARK, TRANSLATOR, heard
 from descend.models.text_ut import TextUTConfig, TextUTForSequenceClassification
+from descend.models.unfolded import LISTA, PGD, LISTAConfig, PGDConfig, UnfoldedModel
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 
 __all__ = [
     "DUST",
+    "LISTA",
     "MARK",
     "MOST_LAYERS",
     "PAGE",
+    "PGD",
     "PLACES",
     "TRANSLATOR",
     "UT",
@@ -30,6 +33,7 @@ __all__ = [
     "Denoiser",
     "FirstLayers",
     "HookedModel",
+    "LISTAConfig",
     "LayeredCausalLM",
     "LayeredClassifier",
     "LayeredImageClassifier",
@@ -40,10 +44,12 @@ __all__ = [
     "LinearReadout",
     "MeanPooledConfig",
     "MeanPooledForSequenceClassification",
+    "PGDConfig",
     "Reconstruction",
     "TextUTConfig",
     "TextUTForSequenceClassification",
     "UTConfig",
+    "UnfoldedModel",
     "UnrolledModel",
     "ViTDenoiser",
     "ViTDenoiserConfig",

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -77,6 +78,20 @@ class LayeredModel(nn.Module, ABC):
     @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, to which noise is added: a word embedding, or an identity on the input."""
+
+    def running(self, iterations: int) -> AbstractContextManager[None]:
+        """Let the block of an unrolled network run another number of times inside a ``with`` block: ``depth`` is this.
+
+        Args:
+            iterations: At least 1.
+
+        Raises:
+            InputError: If layers have weights of their own, so that there are none for further ones.
+        """
+        raise InputError(
+            f"{type(self.saved).__name__} has {self.depth} layers with weights of their own; more iterations need one "
+            "block that runs several times, such as that of a tied model."
+        )
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """The model's own output; by default the last of `predictions`, of one argument or of fields by name."""

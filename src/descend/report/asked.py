@@ -66,6 +66,7 @@ def bounds(run: Results) -> str:
     words = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
     words += [f"strength {summary.strength:g}"] if summary.strength is not None and not summary.alpha else []
     words += [f"from layer {summary.first_layer}"] if words and summary.first_layer else []
+    words += [f"no layer after {summary.after} worse than layer {summary.after}"] if summary.after is not None else []
     return ", ".join([*words, *([f"cap {summary.cap:g}"] if summary.cap is not None else [])])
 
 

@@ -129,7 +129,8 @@ class Summary(Verdict, Provenance, File):
         split: ``test``, ``validation`` or ``train``.
         shift: The kind of noise.
         alpha: α of each layer, or a single one for all; empty with a geometric target.
-        target: ``geometric`` or ``step``.
+        target: ``geometric``, ``step`` or ``no_worse``, see `descend.core.targets`.
+        after: With ``no_worse`` the layer K whose loss is the objective, and that later layers are compared with.
         strength: The geometric target's.
         limits: For each layer 0 … L the share of the loss before that it may keep; None where nothing is asked.
         first_layer: The exit where the chain starts; the first constraint is on the layer after it.
@@ -175,6 +176,7 @@ class Summary(Verdict, Provenance, File):
     shift: str = "gaussian"
     alpha: list[float] = []
     target: str | None = None
+    after: int | None = Field(default=None, ge=1)
     strength: float | None = None
     limits: OptionalNumbers = []
     first_layer: int | None = None
@@ -274,10 +276,13 @@ class Summary(Verdict, Provenance, File):
         if not (self.asked and self.multipliers and self.violations):
             return None
         losses, multipliers = self.layer_losses[self.train_noise], [self.cap_multiplier or 0.0, *self.multipliers]
-        objective, violations = losses[-1], [self.cap_violation or 0.0, *self.violations]
+        objective = losses[-1 if self.after is None else self.after]
+        violations = [self.cap_violation or 0.0, *self.violations]
         slack = [self.cap_slack or 0.0, *(self.slack or [0.0] * self.depth)]
-        if self.target == "geometric":  # λ is a price in units of the objective, of violations relative to f_{l−1}
+        if self.target != "step":  # λ is a price in units of the objective, of relative violations
             units, price = [losses[0], *losses[:-1]], 1.0
+            if self.after is not None:
+                units[self.after + 1 :] = [objective] * (self.depth - self.after)
         else:
             units, price = [1.0] * len(losses), objective
         excess = [by / (unit or math.nan) - less for by, unit, less in zip(violations, units, slack, strict=True)]

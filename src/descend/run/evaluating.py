@@ -17,7 +17,7 @@ from descend.evaluation.needed import layers_needed
 from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.methods import CLASSES, Method
-from descend.models import HookedModel, LayeredCausalLM, LayeredClassifier, LayeredModel, broken
+from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel, broken
 from descend.noise import SHIFTS, GaussianNoise, TokenDropout
 from descend.progress import Progress, progress
 from descend.recipes import Recipe
@@ -193,10 +193,6 @@ def _refuse_iterations(model: LayeredModel, iterations: int) -> None:
     whole = isinstance(iterations, int) and not isinstance(iterations, bool)
     refuse(
         (
-            not isinstance(model, HookedModel),
-            f"iterations go with a network that descend.layered has made; got a {type(model).__name__}.",
-        ),
-        (
             not whole or iterations <= model.depth,
             f"iterations must be a whole number above {model.depth}, the model's depth; got {iterations!r}.",
         ),
@@ -331,7 +327,8 @@ def _measured(run: Run, levels: Levels) -> dict[str, Any]:
         "split": run.split,
         "shift": run.shift,
         "alpha": list(problem.alpha or ()),
-        "target": "geometric" if problem.alpha is None else "step",
+        "target": problem.target.name,
+        "after": getattr(problem.target, "after", None),
         "strength": getattr(problem.target, "strength", None),
         "limits": problem.limits,
         "first_layer": problem.first,

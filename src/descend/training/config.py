@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from descend.core import DescentProblem, GeometricTarget, PrimalDual
+from descend.core import DescentProblem, GeometricTarget, NoWorse, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.core.targets import step_numbers
 from descend.errors import InputError, refuse
 from descend.methods import CLASSES
 from descend.models import MOST_LAYERS
 from descend.reading import refuse_file
-from descend.settings import WITH_ALPHA, WITHOUT_ALPHA, DescentSettings, check, read_alpha, settings_of_others
+from descend.settings import (
+    WITH_AFTER,
+    WITH_ALPHA,
+    WITHOUT_ALPHA,
+    DescentSettings,
+    check,
+    read_alpha,
+    settings_of_others,
+)
 from descend.training.preset import paper
 
 # At run time the settings have no base: deriving from `TrainingArguments` would override TRL's defaults.
@@ -47,7 +55,7 @@ def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> N
         values: Training arguments by name, which change.
         given: Those that the user gave.
     """
-    if "method" not in given and values["alpha"] is not None:
+    if "method" not in given and (values["alpha"] is not None or values["after"] is not None):
         values["method"] = "constrained"  # whoever states bounds asks for them
     method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
     if method is not None and method.own_exits and "exits" not in given:
@@ -82,7 +90,7 @@ MEASURED = ("feasible", "loss", "merit", "violation")
 OF_ALPHA = {"alpha_decay": 1.0, "cap": None, "cap_layer": None, "form": "difference"}
 """Settings that belong to ``alpha``, and their defaults."""
 
-PROBLEM = ("strength", "alpha", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
+PROBLEM = ("strength", "alpha", "after", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
 """The settings that say which constraints a model is evaluated by."""
 
 FILLED = ("strength", "dual_optim_args")
@@ -148,13 +156,13 @@ class DescentArguments(DescentSettings, _TrainerArguments):
     def fill(self, defaults: Mapping[str, Any]) -> None:
         """Set settings that are None to a recipe's defaults, if they apply to the problem.
 
-        ``strength`` applies without ``alpha`` only. ``dual_optim_args`` applies to the price rule only, for which the
-        recipes chose the values.
+        ``strength`` applies without ``alpha`` and ``after`` only. ``dual_optim_args`` applies to the price rule
+        only, for which the recipes chose the values.
 
         Args:
             defaults: ``strength`` and ``dual_optim_args``, or one of them.
         """
-        suits = {"strength": self.alpha is None, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
+        suits = {"strength": not self.has_bounds, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
         for name, value in defaults.items():
             if getattr(self, name) is None and suits[name]:
                 setattr(self, name, value)
@@ -185,9 +193,9 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f"the method {self.method} trains own exits; got exits shared. Leave it out.",
             ),
             (
-                CLASSES[self.method].constrained and not CLASSES[self.method].asks and self.alpha is not None,
-                f"alpha states bounds, and the method {self.method} is not judged by any; leave one of them out, or "
-                "choose --method constrained.",
+                CLASSES[self.method].constrained and not CLASSES[self.method].asks and self.has_bounds,
+                f"{'after' if self.alpha is None else 'alpha'} states bounds, and the method {self.method} is not "
+                "judged by any; leave one of them out, or choose --method constrained.",
             ),
             (
                 bool(self.label_smoothing_factor),
@@ -259,6 +267,8 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 "Leave out one of them.",
             ),
         )
+        if self.after is not None:
+            return self._no_worse(depth, first)
         if alpha is None:
             return DescentProblem(depth, target=GeometricTarget(self.resolved("strength"), first))
         if self.alpha_decay != 1 and not isinstance(alpha, list):  # a schedule from the chain's start on
@@ -272,6 +282,24 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             stop_gradient=self.stop_gradient is not False,
             cap_layer=self.cap_layer,
         )
+
+    def _no_worse(self, depth: int, first: int) -> DescentProblem:
+        """The constraints of ``after``, with the loss of layer K as the objective."""
+        assert self.after is not None
+        refuse(
+            (
+                self.after >= depth,
+                f"after must be a layer before the last one, at most {depth - 1}; got {self.after}. A network that "
+                "runs one block several times may be trained with more iterations.",
+            ),
+            (
+                isinstance(self.alpha, list) or any(getattr(self, name) != usual for name, usual in OF_ALPHA.items()),
+                "with after, alpha is one number, and alpha_decay, cap and form are left out.",
+            ),
+            (self.strength is not None, "after sets the bounds: leave strength out."),
+        )
+        objective = [float(layer == self.after) for layer in range(depth + 1)]
+        return DescentProblem(depth, target=NoWorse(self.after, self.alpha, first), objective=objective)
 
     @property
     def constraints(self) -> dict[str, Any]:
@@ -315,9 +343,11 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         value = getattr(self, name)
         if value is not None:
             return value
-        if name == "dual_lr":
+        usual = WITHOUT_ALPHA if self.alpha is None else WITH_ALPHA
+        usual = usual if self.after is None else WITH_AFTER
+        if name == "dual_lr" and name not in usual:
             return LEARNING_RATES.get(self.resolved("dual_optimizer"))
-        return (WITHOUT_ALPHA if self.alpha is None else WITH_ALPHA).get(name)
+        return usual.get(name)
 
     def warmup(self, steps: int, epoch: int) -> int:
         """The number of warm-up steps, before the constraints take part.
@@ -350,11 +380,17 @@ class DescentArguments(DescentSettings, _TrainerArguments):
     def measures_cap(self) -> bool:
         """Whether α is all that is given, so that the cap follows from the first losses."""
         constrained = CLASSES[self.method].constrained
-        return constrained and self.alpha is not None and self.cap is None and self.stop_gradient is None
+        of_alpha = self.alpha is not None and self.after is None
+        return constrained and of_alpha and self.cap is None and self.stop_gradient is None
 
     def take_cap(self, cap: float) -> None:
         """Set a cap that was measured; it bounds the reward for a higher loss, so bounds pass gradients on."""
         self.cap, self.stop_gradient = cap, False
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether settings state bounds, so that ours do not take their place."""
+        return self.alpha is not None or self.after is not None
 
     @property
     def own_exits(self) -> bool:

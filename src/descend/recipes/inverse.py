@@ -1,0 +1,95 @@
+"""The base recipe of unrolled solvers of inverse problems, on generated signals."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from descend.declared import GENERATED, Layers, NoiseLevel, setting
+from descend.errors import InputError
+from descend.recipes.base import Data, Recipe, load_pretrained
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+    from descend.models import LayeredModel
+    from descend.tasks.inverse import Measured
+
+SEEDS = {"train": 1, "validation": 2, "test": 3}
+"""Of the signals of each part, which are the same in every run."""
+
+SIZES = {"train": 10_000, "validation": 1_000, "test": 1_000}
+"""Signals of each part."""
+
+
+@dataclass(frozen=True)
+class InverseRecipe(Recipe):
+    """The base recipe of unrolled solvers: generated signals, measured without noise; noise is added as to any input.
+
+    Attributes:
+        depth: L, the number of iterations.
+        tied: Whether one set of weights serves all iterations, which may then go on past L.
+    """
+
+    has_head = False
+    data_help = f"{GENERATED}; a network on your own data goes through descend.layered"
+
+    architecture: ClassVar[str]
+    """The model's name in `descend.models`."""
+    signals: ClassVar[str]
+    """What the signals are called."""
+
+    data: str = field(kw_only=True, metadata={"help": f"{GENERATED}; in evaluations also a shifted set"})
+    noise: NoiseLevel = setting(0.1, "noise γ on measurements, in std of them; 0.1 is 20 dB")
+    depth: Layers = setting(10, "L, the number of iterations")
+    tied: bool = setting(False, "one set of weights for all iterations")
+
+    training = Recipe.training | {
+        "max_steps": 2000,
+        "per_device_train_batch_size": 128,
+        "per_device_eval_batch_size": 1000,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "linear",
+        "logging_steps": 100,
+        "eval_strategy": "steps",
+        "eval_steps": 500,
+        "save_steps": 500,
+        "calibrate": False,
+    }
+
+    @abstractmethod
+    def measured(self, part: str, shift: str = GENERATED) -> Measured:
+        """The signals of a part, ``train``, ``validation`` or ``test``, with a shift of the test signals."""
+
+    def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
+        """Generate the signals."""
+        if self.data != GENERATED:
+            raise InputError(
+                f"{self.name} trains on generated signals; got data {self.data!r}. Give --data {GENERATED}, or wrap "
+                "your own network by descend.layered."
+            )
+        train, validation, test = (self.measured(part) for part in SIZES)
+        return Data(train, validation, test, f"generated {self.signals}", measure_sigma=lambda: train.sigma)
+
+    def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
+        """Generate the test signals under a shift."""
+        known = (GENERATED, *self.names_of_data)
+        if data not in known:
+            raise InputError(f"--data of {self.name} must be one of {', '.join(known)}; got {data!r}.")
+        return self.measured("test", data), f"{data} {self.signals}"
+
+    def about(self, data: Data) -> tuple[list[str], list[str]]:
+        """The number of signals, and the noise."""
+        train, validation, test = (f"{len(part):,}" for part in (data.train, data.validation, data.test))  # type: ignore[arg-type]
+        noise = "none" if not self.noise else f"γ = {self.noise:g}, in units of the measurements' standard deviation"
+        return [
+            f"{data.name}: {train} to train on, {validation} for validation, {test} for test.",
+            f"Training noise: {noise} ({data.sigma:.2g}).",
+        ], []
+
+    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
+        """Load a model that `save_pretrained` wrote."""
+        from descend import models
+
+        return load_pretrained(getattr(models, self.architecture), folder), None
