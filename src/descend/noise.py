@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
+from itertools import count
 from typing import Any, Self
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from descend.errors import InputError
 from descend.noise_scale import Number, check_noise_is, noise_std
-from descend.seeds import Draws, Stream, of_sample
+from descend.seeds import Draws, Stream, derived, of_sample
 
 
 class SampleDraws:
@@ -226,6 +227,55 @@ class GaussianNoise(Noise):
         return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
+class StateNoise(GaussianNoise):
+    """As `GaussianNoise`, and as much again on the state that every layer is given, drawn anew for each layer.
+
+    It is for models whose layers are modules that are called with a tensor first. An exit reads what its layer makes of
+    the noisy state before it, without noise of its own.
+    """
+
+    @contextmanager
+    def on(
+        self, model: Any, *, mask: Tensor | None = None, indices: Sequence[int] | SampleDraws | None = None
+    ) -> Iterator[None]:
+        """Corrupt the input and what every layer is given inside the ``with`` block.
+
+        Args:
+            model: A layered model.
+            mask: See `Noise.on`.
+            indices: As in `__call__`.
+
+        Raises:
+            InputError: If the layers are no modules, or are not called with a tensor.
+        """
+        layers = dict.fromkeys(getattr(model, "layer_modules", ()))
+        if not layers:
+            raise InputError(
+                f"noise between layers needs layers that are modules; those of {type(model).__name__} are none."
+            )
+        keep = None if mask is None else mask.bool()
+        calls = count()
+
+        def before(layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            if not (args and isinstance(args[0], Tensor)):
+                raise InputError(
+                    f"noise between layers needs layers that are called with a tensor first; got a "
+                    f"{type(layer).__name__} that is called with {type(args[0]).__name__ if args else 'names alone'}."
+                )
+            number = next(calls)
+            if not number:
+                return args  # the input, which is noisy already
+            noise = self
+            if indices is not None:
+                noise = self.at(self.level, seed=derived(Stream.STATES, self.seed, number))
+            return (noise(args[0], keep, indices), *args[1:])
+
+        with super().on(model, mask=mask, indices=indices), ExitStack() as hooks:
+            for layer in layers:
+                hooks.enter_context(layer.register_forward_pre_hook(before))
+            yield
+
+
 class UniformNoise(Noise):
     """x̃ = x + ε, ε uniform with the standard deviation of `std`."""
 
@@ -276,6 +326,7 @@ SHIFTS: dict[str, type[Noise]] = {
     "uniform": UniformNoise,
     "laplace": LaplaceNoise,
     "dropout": TokenDropout,
+    "states": StateNoise,
 }
 """Kinds of noise that a model can be evaluated under, by name."""
 

@@ -41,6 +41,8 @@ class Stream(IntEnum):
     """Noise on a language model's tokens in lm-eval's tasks, by the hash of the tokens up to each."""
     DEPTH = 10
     """The layer whose loss a step of random depth takes, by step."""
+    STATES = 11
+    """Noise in evaluation on the state that a layer is given, by layer: the seed of its samples' noise."""
 
 
 def derived(stream: Stream, seed: int, *place: int) -> int:

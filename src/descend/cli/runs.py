@@ -52,7 +52,7 @@ def show(folder: Path, summary: "Summary") -> None:
         print(page)
 
 
-_KINDS = ("gaussian", "uniform", "laplace", "dropout")
+_KINDS = ("gaussian", "uniform", "laplace", "dropout", "states")
 
 EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
     "data": {

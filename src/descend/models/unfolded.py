@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -168,6 +169,7 @@ class LISTA(UnfoldedModel):
         """
         rate = 1 / torch.linalg.matrix_norm(matrix, 2) ** 2
         for layer in self.layers:
+            assert isinstance(layer, Shrinkage)
             layer.encode.copy_(rate * matrix.T)
             layer.again.copy_(torch.eye(matrix.shape[1]) - rate * matrix.T @ matrix)
             layer.threshold.fill_(penalty * rate)
@@ -208,7 +210,7 @@ class PGDConfig(UnfoldedConfig):
     model_type = "descend-pgd"
 
     def __init__(
-        self, depth: int = 5, tied: bool = False, side: int = 24, channels: int = 16, blur: float = 1.2, **kwargs: Any
+        self, depth: int = 5, tied: bool = False, side: int = 16, channels: int = 8, blur: float = 1.2, **kwargs: Any
     ):
         self.side = side
         self.channels = channels
@@ -273,13 +275,17 @@ def blurred(images: Tensor, std: float) -> Tensor:
         images: The images.
         std: The standard deviation of the blur in pixels.
     """
-    for length, dim in zip(images.shape[-2:], (-2, -1), strict=True):
-        places = torch.arange(length, dtype=torch.float64, device="cpu")
-        distance = (places[:, None] - places).abs()
-        weights = torch.exp(-torch.minimum(distance, length - distance).square() / (2 * std**2))
-        matrix = (weights / weights.sum(1, keepdim=True)).to(images)
-        images = matrix @ images if dim == -2 else images @ matrix
-    return images
+    rows, columns = (_blur(length, std).to(images) for length in images.shape[-2:])
+    return rows @ images @ columns
+
+
+@lru_cache
+def _blur(length: int, std: float) -> Tensor:
+    """The Gaussian blur of a line that wraps around, a symmetric matrix (length, length)."""
+    places = torch.arange(length, dtype=torch.float64, device="cpu")
+    distance = (places[:, None] - places).abs()
+    weights = torch.exp(-torch.minimum(distance, length - distance).square() / (2 * std**2))
+    return weights / weights.sum(1, keepdim=True)
 
 
 AutoConfig.register(LISTAConfig.model_type, LISTAConfig)

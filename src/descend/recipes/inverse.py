@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
     from descend.models import LayeredModel
+    from descend.noise import Noise
     from descend.tasks.inverse import Measured
 
 SEEDS = {"train": 1, "validation": 2, "test": 3}
@@ -30,6 +31,7 @@ class InverseRecipe(Recipe):
     Attributes:
         depth: L, the number of iterations.
         tied: Whether one set of weights serves all iterations, which may then go on past L.
+        between: Whether as much noise is added to what every layer is given, see `descend.noise.StateNoise`.
     """
 
     has_head = False
@@ -44,6 +46,7 @@ class InverseRecipe(Recipe):
     noise: NoiseLevel = setting(0.1, "noise γ on measurements, in std of them; 0.1 is 20 dB")
     depth: Layers = setting(10, "L, the number of iterations")
     tied: bool = setting(False, "one set of weights for all iterations")
+    between: bool = setting(False, "as much noise between layers in training")
 
     training = Recipe.training | {
         "max_steps": 2000,
@@ -78,6 +81,10 @@ class InverseRecipe(Recipe):
         if data not in known:
             raise InputError(f"--data of {self.name} must be one of {', '.join(known)}; got {data!r}.")
         return self.measured("test", data), f"{data} {self.signals}"
+
+    def corruption(self, sigma: float | None, seed: int, shift: str = "gaussian") -> Noise:
+        """The noise at its training level, between layers too if training has it."""
+        return super().corruption(sigma, seed, "states" if self.between and shift == "gaussian" else shift)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """The number of signals, and the noise."""

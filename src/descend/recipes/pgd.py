@@ -40,8 +40,8 @@ class PGDRecipe(InverseRecipe):
     names_of_data = ("other-operator", "finer")
 
     depth: Layers = setting(5, "L, the number of iterations")
-    side: Side = setting(24, "height and width of an image")
-    channels: Count = setting(16, "channels of a layer's network")
+    side: Side = setting(16, "height and width of an image")
+    channels: Count = setting(8, "channels of a layer's network")
     blur: Positive = setting(1.2, "std of the blur in pixels")
 
     training = InverseRecipe.training | {"max_steps": 1000, "per_device_train_batch_size": 32}

@@ -286,6 +286,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
     def _no_worse(self, depth: int, first: int) -> DescentProblem:
         """The constraints of ``after``, with the loss of layer K as the objective."""
         assert self.after is not None
+        alpha: Any = self.alpha
         refuse(
             (
                 self.after >= depth,
@@ -293,13 +294,13 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 "runs one block several times may be trained with more iterations.",
             ),
             (
-                isinstance(self.alpha, list) or any(getattr(self, name) != usual for name, usual in OF_ALPHA.items()),
+                isinstance(alpha, list) or any(getattr(self, name) != usual for name, usual in OF_ALPHA.items()),
                 "with after, alpha is one number, and alpha_decay, cap and form are left out.",
             ),
             (self.strength is not None, "after sets the bounds: leave strength out."),
         )
         objective = [float(layer == self.after) for layer in range(depth + 1)]
-        return DescentProblem(depth, target=NoWorse(self.after, self.alpha, first), objective=objective)
+        return DescentProblem(depth, target=NoWorse(self.after, alpha, first), objective=objective)
 
     @property
     def constraints(self) -> dict[str, Any]:

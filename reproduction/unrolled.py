@@ -1,0 +1,342 @@
+"""Who wins on unrolled networks: the cells of unrolled_plan.md, run in this process, and their tables."""
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import descend
+from descend.evaluation.layers import Batches, measure
+from descend.models import evaluating
+from descend.noise import StateNoise
+from descend.training import DescentTrainer
+
+RATES = (3e-4, 1e-3, 3e-3)
+SEARCHED, SEEDS = range(3), range(5)
+"""The seeds of the rates, and of the arms at their chosen rate."""
+
+SAME: dict[str, Any] = {
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+    "lr_scheduler_type": "linear",
+    "weight_decay": 0.0,
+    "calibrate": False,
+    "logging_steps": 100,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+"""Settings of all cells."""
+
+
+class Network(NamedTuple):
+    """A network with its problem.
+
+    Attributes:
+        recipe: The recipe; empty for the looped transformer, which is a network of this file.
+        iterations: K.
+        settings: Of the recipe and the training.
+        tied: Whether it can run past K.
+        shifts: Name → the test data, the noise level γ and its kind.
+    """
+
+    recipe: str
+    iterations: int
+    settings: dict[str, Any]
+    tied: bool
+    shifts: dict[str, tuple[str, float, str]]
+
+
+def _shifts(other: str, trained: float = 0.1) -> dict[str, tuple[str, float, str]]:
+    """The shifts of a recipe whose other signals have this name."""
+    levels = {f"noise {level:g}": ("generated", level, "gaussian") for level in (0.0, 0.2, 0.4)}
+    return {
+        "as trained": ("generated", trained, "gaussian"),
+        **levels,
+        "other operator": ("other-operator", trained, "gaussian"),
+        "other signals": (other, trained, "gaussian"),
+        "noise between layers": ("generated", trained, "states"),
+    }
+
+
+_LISTA = {"max_steps": 1500, "per_device_train_batch_size": 128}
+_PGD = {"max_steps": 1000, "per_device_train_batch_size": 32}
+_LOOPED = {"max_steps": 600, "per_device_train_batch_size": 32}
+
+NETWORKS = {
+    "LISTA": Network("lista", 10, _LISTA, False, _shifts("denser")),
+    "PGD": Network("pgd", 5, _PGD, False, _shifts("finer")),
+    "LISTA tied": Network("lista", 10, {**_LISTA, "tied": True}, True, _shifts("denser")),
+    "PGD tied": Network("pgd", 5, {**_PGD, "tied": True}, True, _shifts("finer")),
+    "looped": Network("", 6, _LOOPED, True, {f"noise {level:g}": ("", level, "gaussian") for level in (0.0, 0.5, 1.0)}),
+}
+
+ARMS: dict[str, dict[str, Any]] = {
+    "erm": {"method": "erm"},
+    "linear": {"method": "linear"},
+    "geometric-.2": {"method": "constrained", "strength": 0.2},
+    "geometric-.8": {"method": "constrained", "strength": 0.8},
+    "alpha-.1": {"method": "constrained", "alpha": 0.1},
+    "penalty": {
+        "method": "constrained",
+        "alpha": 1e-6,
+        "stop_gradient": True,
+        "dual_optimizer": "fixed",
+        "dual_lr": 1.0,
+        "dual_warmup_steps": 0.0,
+        "resilience": 0.0,
+    },
+}
+"""Arms of all networks, over K iterations."""
+
+FURTHER_ARMS: dict[str, dict[str, Any]] = {
+    "erm-2K": {"method": "erm"},
+    "linear-2K": {"method": "linear"},
+    "random-2K": {"method": "random-depth"},
+    "no-worse": {"method": "constrained", "after": True},
+    "no-worse-.1": {"method": "constrained", "after": True, "alpha": 0.1},
+}
+"""Arms of tied networks, over 2K iterations; ``after`` is K."""
+
+_DISTANCES = {"loss": "distance", "between": True}
+_RATIOS = {
+    "method": "constrained",
+    "alpha": 0.05,
+    "form": "ratio",
+    "stop_gradient": False,
+    "dual_lr": 1e-3,
+    "dual_warmup_steps": 0.0,
+    "resilience": 0.0,
+}
+
+PRECURSOR_ARMS: dict[str, dict[str, Any]] = {
+    "distance": {"method": "erm", **_DISTANCES},
+    "precursor": {**_RATIOS, **_DISTANCES, "dual_every": "epoch"},
+    "precursor-step": {**_RATIOS, **_DISTANCES},
+}
+"""Arms of LISTA alone."""
+
+AFTERWARDS: dict[str, dict[str, Any]] = {}
+"""Arms of LISTA and PGD that were tried after the others were seen."""
+
+
+class Cell(NamedTuple):
+    """One training with its evaluations."""
+
+    network: str
+    arm: str
+    rate: float
+    seed: int
+
+
+def arms_of(name: str) -> dict[str, dict[str, Any]]:
+    """The arms of a network, in the order of worth."""
+    further = FURTHER_ARMS if NETWORKS[name].tied else {}
+    return ARMS | further | (PRECURSOR_ARMS if name == "LISTA" else {}) | (AFTERWARDS if not further else {})
+
+
+def open_cells(rows: Sequence[dict[str, Any]]) -> Iterator[Cell]:
+    """The cells that are not among rows: first those of the rates, then those of an arm's chosen rate."""
+    done = {Cell(*(row[name] for name in Cell._fields)) for row in rows}
+    for name in NETWORKS:
+        for arm in arms_of(name):
+            cells = [Cell(name, arm, rate, seed) for rate in RATES for seed in SEARCHED]
+            if all(cell in done for cell in cells):
+                rate = chosen_rate(rows, name, arm)
+                cells = [Cell(name, arm, rate, seed) for seed in SEEDS]
+            yield from (cell for cell in cells if cell not in done)
+
+
+def chosen_rate(rows: Sequence[dict[str, Any]], network: str, arm: str) -> float:
+    """The rate with the lowest mean validation loss at iteration K over the seeds of the rates."""
+    losses: dict[float, list[float]] = {}
+    for row in rows:
+        if (row["network"], row["arm"]) == (network, arm) and row["seed"] in SEARCHED:
+            loss = row["validation"][NETWORKS[network].iterations]
+            losses.setdefault(row["rate"], []).append(loss if math.isfinite(loss) else math.inf)
+    return min(losses, key=lambda rate: sum(losses[rate]) / len(losses[rate]))
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Train a cell and measure it; a row."""
+    network = NETWORKS[cell.network]
+    chosen = dict(arms_of(cell.network)[cell.arm])
+    depth = network.iterations * (2 if cell.arm in FURTHER_ARMS else 1)
+    if chosen.get("after"):
+        chosen["after"] = network.iterations
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = SAME | network.settings | chosen | {"learning_rate": cell.rate, "seed": cell.seed}
+        trainer: Any
+        if network.recipe:
+            settings |= {"data": "generated", "depth": depth, "output_dir": folder}
+            trainer = descend.configure(network.recipe, **settings).trainer()
+        else:
+            trainer = looped_trainer(folder, depth, settings)
+        diverged = ""
+        try:
+            trainer.train()
+        except descend.NonFiniteLossError as error:
+            diverged = str(error)[:200]
+        seconds = time.perf_counter() - began
+        multipliers = trainer.dual.multipliers.tolist()
+    row: dict[str, Any] = {**cell._asdict(), "seconds": round(seconds, 1), "multipliers": multipliers}
+    if diverged:
+        nothing = [math.nan] * (3 * network.iterations + 1)
+        return row | {"diverged": diverged, "validation": nothing, "test": dict.fromkeys(network.shifts, nothing)}
+    row["validation"] = _losses(trainer, cell.network, "validation", *next(iter(network.shifts.values())))
+    row["test"] = {name: _losses(trainer, cell.network, "test", *shift) for name, shift in network.shifts.items()}
+    return row
+
+
+def _losses(trainer: Any, name: str, part: str, data: str, level: float, kind: str) -> list[float]:
+    """The mean loss at iterations 0 to K, or to 3K of a tied network; ``mse`` or ``nmse`` whatever was trained."""
+    network, objective = NETWORKS[name], trainer.objective
+    dataset, sigma = _data(network.recipe, part, data)
+    noise = (StateNoise if kind == "states" else descend.GaussianNoise)(level, sigma)
+    iterations = 3 * network.iterations if network.tied else network.iterations
+    batches = Batches(500)
+    with objective.model.running(iterations) if network.tied else nullcontext(), evaluating(objective.model):
+        (layers,) = measure(objective.model, objective.task, batches.of(dataset), [noise])
+    values = layers.scores if network.recipe else layers.losses
+    return [float(f"{value:.6g}") for value in values.mean(0).tolist()]
+
+
+@cache
+def _data(recipe: str, part: str, data: str) -> tuple[Any, float | None]:
+    """The samples of a part, and σ_x."""
+    if not recipe:
+        return digits(part), 1.0
+    kind = descend.configure(recipe, data="generated", output_dir="unused").recipe
+    assert kind is not None
+    return kind.measured(part, data), kind.measured("train").sigma  # type: ignore[attr-defined]
+
+
+class LoopedTransformer(nn.Module):
+    """One transformer block, run several times on the 8 rows of an image.
+
+    Args:
+        loops: How often.
+        width: Of the states.
+    """
+
+    def __init__(self, loops: int, width: int = 32):
+        super().__init__()
+        self.loops = loops
+        self.embed = nn.Linear(8, width)
+        self.place = nn.Parameter(0.1 * torch.randn(8, width))
+        self.block = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The logits (B, 10) of images (B, 8, 8)."""
+        hidden = self.embed(rows) + self.place
+        for _ in range(self.loops):
+            hidden = self.block(hidden)
+        return self.read(hidden)
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """The logits (B, 10) of a state (B, 8, H)."""
+        return self.head(self.norm(hidden).mean(1))
+
+
+class Digits(descend.Task):
+    """Cross-entropy of ten digits."""
+
+    metric, higher_is_better = "accuracy", True
+
+    def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss of each image, (N,)."""
+        return F.cross_entropy(prediction, target, reduction="none")
+
+    def score(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Whether each image's digit is the likeliest, (N,)."""
+        return (prediction.argmax(-1) == target).float()
+
+
+@cache
+def digits(part: str) -> list[dict[str, Any]]:
+    """A part of scikit-learn's 1,797 images: 1,000 to train on, 300 for validation, the others for test."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).tolist()
+    ends = {"train": slice(0, 1000), "validation": slice(1000, 1300), "test": slice(1300, None)}[part]
+    rows = torch.tensor(images, dtype=torch.float32).view(-1, 8, 8) / 16
+    return [{"rows": rows[index], "labels": int(labels[index])} for index in order[ends]]
+
+
+def looped_trainer(folder: str, loops: int, settings: dict[str, Any]) -> DescentTrainer:
+    """The trainer of a looped transformer.
+
+    Args:
+        folder: For the run.
+        loops: L.
+        settings: Training arguments; those of a recipe are left out.
+    """
+    of_recipe = ("tied", "loss", "between", "depth")
+    arguments: Any = {name: value for name, value in settings.items() if name not in of_recipe}
+    torch.manual_seed(settings["seed"])
+    network = LoopedTransformer(loops)
+    model = descend.layered(network, blocks="block", iterations="loops", readout=network.read, embeddings="embed")
+    return DescentTrainer(
+        model, descend.DescentConfig(output_dir=folder, **arguments), task=Digits(), train_dataset=digits("train")
+    )
+
+
+def read_rows(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """The rows of files, those that are there."""
+    lines = [line for file in files if file.is_file() for line in file.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def run(out: Path, known: Sequence[Path], lane: str, minutes: float) -> None:
+    """Run cells until none is left, or the time is over."""
+    number, lanes = map(int, lane.split("/"))
+    torch.set_num_threads(1)
+    end = time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        rows = read_rows([*known, out])
+        cells = list(open_cells(rows))
+        mine = next((cell for cell in cells if hash_of(cell) % lanes == number), None)
+        if mine is None:
+            print(f"{len(rows)} rows; no cell of this lane is left, {len(cells)} of others", flush=True)
+            return
+        row = run_cell(mine)
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{len(cells) - 1} left; {' '.join(map(str, mine))}: {row['seconds']} s", flush=True)
+
+
+def hash_of(cell: Cell) -> int:
+    """A number of a cell that is the same in every process."""
+    return sum(map(ord, "".join(map(str, cell))))
+
+
+def main() -> None:
+    """Run cells, or print the tables of a file."""
+    parser = argparse.ArgumentParser(prog="python -m reproduction.unrolled", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run", help="run the cells that are not done")
+    runs.add_argument("--out", type=Path, required=True, help="file of rows, to which new ones are added")
+    runs.add_argument("--known", type=Path, nargs="*", default=[], help="further files of rows")
+    runs.add_argument("--lane", default="0/1", help="which part of the cells, as 0/2 [0/1]")
+    runs.add_argument("--minutes", type=float, default=math.inf, help="then start no cell [no end]")
+    options = parser.parse_args()
+    run(options.out, options.known, options.lane, options.minutes)
+
+
+if __name__ == "__main__":
+    main()
