@@ -12,7 +12,7 @@ import torch
 from descend import UT, DescentDenoiser, InputError, UTConfig
 from descend.harness.model import PrefixDraws
 from descend.models import LayeredImageClassifier
-from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, TokenDropout, UniformNoise
+from descend.noise import GaussianNoise, LaplaceNoise, Noise, SampleDraws, StateNoise, TokenDropout, UniformNoise
 from descend.noise_scale import noise_std
 from descend.privacy import guarantee
 from descend.recipes import RECIPES
@@ -201,6 +201,53 @@ def test_noise_is_on_the_embedding_inside_the_block_only_and_never_on_padding():
         assert {each.dtype for each in called()} == {torch.bfloat16}
 
 
+class Echo(torch.nn.Module):
+    """Layers that return what they are given, and note it."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.embedding = torch.nn.Identity()
+        self.layer_modules = torch.nn.ModuleList(torch.nn.Identity() for _ in range(1 if shared else 3))
+        self.shared = shared
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def forward(self, x):
+        states = [self.embedding(x)]
+        for layer in [*self.layer_modules] * (3 if self.shared else 1):
+            states.append(layer(states[-1]))
+        return states
+
+
+@pytest.mark.parametrize("indices", [None, range(40)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_noise_between_layers_is_drawn_anew_for_each_and_as_large_as_that_of_the_input(shared, indices):
+    model, clean = Echo(shared), torch.zeros(40, 500)
+    with StateNoise(0.5, 2.0).on(model, indices=indices):
+        states = model(clean)
+    added = [after - before for before, after in zip([clean, *states], states, strict=False)]
+    assert [each.std().item() for each in added] == pytest.approx([1, 0, 1, 1], rel=0.03)  # layer 1 has the input's
+    assert (
+        abs(torch.corrcoef(torch.stack([added[0].flatten(), added[2].flatten(), added[3].flatten()])).triu(1)).max()
+        < 0.03
+    )
+    if indices is not None:
+        with StateNoise(0.5, 2.0).on(model, indices=range(39, -1, -1)):
+            again = model(clean)
+        assert torch.equal(again[3].flip(0), states[3])  # a sample's draws are its own in every batch
+    assert all(torch.equal(each, clean) for each in model(clean))
+
+
+def test_noise_between_layers_needs_layers_that_are_modules_and_take_a_tensor():
+    refused = pytest.raises(InputError, match="needs layers that are modules; those of UT are none")
+    with refused, StateNoise(0.5, 1.0).on(UT(UTConfig(depth=2))):
+        pass
+    model = Echo(False)
+    with StateNoise(0.5, 1.0).on(model), pytest.raises(InputError, match="called with dict"):
+        model.layer_modules[0]({"x": torch.zeros(2)})
+
+
 # --- what γσ_x is, the std or the variance: all that turns a level γ into a standard deviation, against numbers by hand
 
 CASES = [  # γ, σ_x, what γσ_x is, the noise's standard deviation
@@ -312,6 +359,8 @@ def members(seed: int) -> list[int]:
         *(derived(Stream.SWEEP, seed, trial) for trial in range(50)),
         *(derived(Stream.COMPLETIONS, seed, start) for start in range(0, 800, 16)),
         derived(Stream.PROBES, seed),
+        *(derived(Stream.DEPTH, seed, step) for step in range(50)),
+        *(derived(Stream.STATES, seed, layer) for layer in range(50)),
         *(of_sample(seed, index) for index in range(1000)),
     ]
 

@@ -117,6 +117,14 @@ def test_a_price_moves_by_its_rate_over_the_dual_steps_of_the_run(every, dual_st
     assert dual.multipliers[1:].tolist() == pytest.approx([1 - 0.5 * moves / dual_steps] * 2)
 
 
+def test_a_fixed_penalty_is_on_where_the_last_violation_was_and_never_grows():
+    dual = PrimalDual(DescentProblem(2, 0.5), 3.0, "fixed")
+    for losses, expected in (((4.0, 3.0, 1.0), [0, 3, 0]), ((4.0, 3.0, 2.9), [0, 3, 3]), ((4.0, 2.0, 1.0), [0, 0, 0])):
+        dual.step(torch.tensor(losses))
+        assert dual.multipliers.tolist() == expected
+    assert PrimalDual(DescentProblem(2, 0.5), optimizer="fixed").state_dict()["kind"].startswith("optimizer='fixed'")
+
+
 @pytest.mark.parametrize("form", ["difference", "ratio"])
 def test_losses_may_live_on_another_device(form):
     """The multipliers stay on the host. The meta device, which does not mix either, stands in for a GPU."""

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from descend import DescentProblem, GeometricTarget, InputError, PrimalDual
+from descend import DescentProblem, GeometricTarget, InputError, NoWorse, PrimalDual
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -74,6 +74,16 @@ def reference_lagrangian(problem: DescentProblem, losses: list, lam: list) -> fl
         (
             DescentProblem(2, 0.5, first=1, form="ratio"),
             *((-2, 1, -0.5), (0, 0, 1), (0, 0, -1), (0, 0, 0.5), (0, 0, 1 + 1)),
+        ),
+        # No worse than layer 1: the objective is its loss, and only later layers have constraints.
+        (
+            DescentProblem(3, target=NoWorse(1), objective=[0, 1, 0, 0]),
+            *((8, 2, 3, 1), (0, 0, 0.5, 4), (0, 0, 1, -1), (0, 0, 2, 2), (0, 1, 0.5, 4)),
+        ),
+        # The same with a fall by a quarter at each layer up to 2.
+        (
+            DescentProblem(3, target=NoWorse(2, alpha=0.25), objective=[0, 0, 1, 0]),
+            *((8, 4, 4, 5), (0, 3, 2, 1), (0, -2, 1, 1), (0, 6, 3, 4), (0, 3, 3, 1)),
         ),
         # f_0 = 0 where the input itself is read out without noise: with first=1 nothing divides by it.
         (
@@ -145,7 +155,8 @@ def test_the_lagrangian_is_the_sum_over_its_constraints_with_the_weights_and_vio
 @given(points("ratio"))
 def test_both_forms_have_the_same_feasible_set_and_merit(point):
     problem, losses, _ = point
-    other = DescentProblem(problem.depth, problem.alpha, problem.cap, first=problem.first)
+    objective = problem.objective.tolist()
+    other = DescentProblem(problem.depth, problem.alpha, problem.cap, first=problem.first, objective=objective)
     ratio, difference = problem.violations(losses), other.violations(losses)
     torch.testing.assert_close(ratio[1:] * losses[:-1], difference[1:], rtol=1e-9, atol=1e-9)
     assert torch.equal(ratio[0], difference[0])
@@ -171,7 +182,10 @@ LOSSES = (10, 9.5, 7, 4)
         (LOSSES, {"alpha": 0.01, "cap": 8.0, "cap_layer": 2}, 4),
         (LOSSES, {"alpha": 0.01, "cap": 6.0, "cap_layer": 3}, 4),
         (LOSSES, {"alpha": STEPS, "cap": 12.0}, 4 + 0.5 + 0.5),
-        (LOSSES, {"objective": [1, 1, 1, 1]}, 4),  # no constraints
+        (LOSSES, {"objective": [1, 1, 1, 1]}, 10 + 9.5 + 7 + 4),  # no constraints
+        # Layer 1 is the objective, and layer 3 is 2 worse.
+        ((10, 4, 3, 6), {"target": NoWorse(1), "objective": [0, 1, 0, 0]}, 4 + 2),
+        ((10, 4, 3, 4), {"target": NoWorse(1), "objective": [0, 1, 0, 0]}, 4),
         # The penalty at the price 1: layer 1 misses its bound 4 by 1, a quarter of the loss before it.
         ((4, 5, 1), {"target": GeometricTarget(0.0)}, 1 + 1 / 4),
     ],
@@ -330,6 +344,9 @@ ARGUMENTS = [
     ("make", "words"),
     [
         *((partial(DescentProblem, **{"depth": 3, "alpha": 0.1} | given), words) for given, words in ARGUMENTS),
+        (lambda: NoWorse(0), "after must be the layer K .* at least 1; got 0"),
+        (lambda: NoWorse(True), "after must be the layer K"),
+        (lambda: NoWorse(2, alpha=1.0), "alpha must lie strictly between 0 and 1; got 1.0"),
         (lambda: GeometricTarget(1.5), "strength must lie in"),
         (lambda: GeometricTarget(math.nan), "strength must lie in"),
         (lambda: GeometricTarget(margin=0.7), "margin must lie in"),

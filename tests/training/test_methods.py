@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, Objective
 from descend.contract import resolve
@@ -272,6 +273,28 @@ def test_a_model_with_own_exits_is_trained_further(tmp_path):
         args = DescentConfig(str(tmp_path), method="erm", **QUIET, **exits)
         assert DescentTrainer(model, args).objective.own == (not exits)
     assert not hasattr(model, "exits") and not hasattr(model.config, MARK)
+
+
+# --- Random depth
+
+
+def test_random_depth_takes_each_layer_as_often_and_the_same_one_wherever_a_step_is_taken(tmp_path):
+    method = attached("random-depth", Objective(own.layers(), own.Classes()), max_steps=600)
+    rows = torch.tensor([method.weights(step, 600) for step in range(600)])
+    assert (rows.sum(1) == 1).all() and not rows[:, 0].any()
+    counts = rows[:, 1:].sum(0)
+    assert counts.min() > 160 and counts.max() < 240  # 200 each of three, within 3.5 standard deviations
+    again = attached("random-depth", Objective(own.layers(), own.Classes()))
+    assert again.weights(417, 1000) == rows[417].tolist()  # whatever was drawn before, as in a resumed run
+    assert method.inner and CLASSES["random-depth"].objective_weights(4, None) == [0, 0.25, 0.25, 0.25, 0.25]
+
+
+def test_a_step_of_random_depth_trains_the_blocks_up_to_the_drawn_layer_alone(tmp_path):
+    objective = Objective(own.layers(), own.Classes())
+    batch = default_collate(own.samples(4))
+    objective([0.0, 0.0, 1.0, 0.0], **batch).lagrangian.backward()
+    gradients = [[each.grad for each in block.parameters()] for block in objective.model.layer_modules]
+    assert [any(each is not None and each.any() for each in block) for block in gradients] == [True, True, False]
 
 
 # --- Weights that are given
