@@ -5,13 +5,14 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +22,7 @@ from descend.models import evaluating
 from descend.noise import StateNoise
 from descend.training import DescentTrainer
 
-RATES = (3e-4, 1e-3, 3e-3)
+RATES = (1e-3, 3e-3, 1e-2)
 SEARCHED, SEEDS = range(3), range(5)
 """The seeds of the rates, and of the arms at their chosen rate."""
 
@@ -131,6 +132,14 @@ AFTERWARDS: dict[str, dict[str, Any]] = {}
 """Arms of LISTA and PGD that were tried after the others were seen."""
 
 
+class Interval(NamedTuple):
+    """A mean difference in dB, half the width of its 95 % interval, and the two-sided p of Student's test."""
+
+    mean: float
+    half: float
+    p: float
+
+
 class Cell(NamedTuple):
     """One training with its evaluations."""
 
@@ -162,7 +171,7 @@ def chosen_rate(rows: Sequence[dict[str, Any]], network: str, arm: str) -> float
     """The rate with the lowest mean validation loss at iteration K over the seeds of the rates."""
     losses: dict[float, list[float]] = {}
     for row in rows:
-        if (row["network"], row["arm"]) == (network, arm) and row["seed"] in SEARCHED:
+        if (row["network"], row["arm"]) == (network, arm) and row["seed"] in SEARCHED and row["rate"] in RATES:
             loss = row["validation"][NETWORKS[network].iterations]
             losses.setdefault(row["rate"], []).append(loss if math.isfinite(loss) else math.inf)
     return min(losses, key=lambda rate: sum(losses[rate]) / len(losses[rate]))
@@ -325,8 +334,148 @@ def hash_of(cell: Cell) -> int:
     return sum(map(ord, "".join(map(str, cell))))
 
 
+def final(rows: Sequence[dict[str, Any]], network: str, arm: str) -> list[dict[str, Any]]:
+    """The rows of an arm at its chosen rate, in the order of seeds; empty if it has none."""
+    known = [row for row in rows if (row["network"], row["arm"]) == (network, arm)]
+    if not any(row["seed"] in SEARCHED for row in known):
+        return []
+    rate = chosen_rate(rows, network, arm)
+    return sorted((row for row in known if row["rate"] == rate), key=lambda row: row["seed"])
+
+
+def score(row: dict[str, Any], what: str, shift: str = "") -> float:
+    """A row's test loss in dB: at ``K``, ``2K`` or ``3K``, or in the ``mean`` of the losses at 1 to K."""
+    network = NETWORKS[row["network"]]
+    losses = row["test"][shift or next(iter(network.shifts))]
+    iterations = network.iterations
+    ends = {"K": [iterations], "2K": [2 * iterations], "3K": [3 * iterations], "mean": range(1, iterations + 1)}[what]
+    value = sum(losses[each] for each in ends) / len(ends)
+    return 10 * math.log10(value) if math.isfinite(value) and value > 0 else math.inf
+
+
+def difference(
+    rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], what: str, shift: str = ""
+) -> Interval:
+    """The paired difference of two arms' scores over their seeds, in dB."""
+    rivals = {row["seed"]: score(row, what, shift) for row in others}
+    pairs = [score(row, what, shift) - rivals[row["seed"]] for row in rows if row["seed"] in rivals]
+    if len(pairs) < 2 or not all(map(math.isfinite, pairs)):
+        return Interval(math.nan if not pairs else sum(pairs) / len(pairs), math.inf, math.nan)
+    test = stats.ttest_1samp(pairs, 0.0)
+    mean = sum(pairs) / len(pairs)
+    return Interval(mean, float(test.confidence_interval(0.95).high) - mean, float(test.pvalue))
+
+
+def in_words(found: Interval) -> str:
+    """A difference with its interval, bold where this excludes 0."""
+    if not math.isfinite(found.mean) or not math.isfinite(found.half):
+        return "diverged" if not math.isfinite(found.mean) else f"{found.mean:+.1f}"
+    words = f"{found.mean:+.2f} ± {found.half:.2f}"
+    return f"**{words}**" if abs(found.mean) > found.half else words
+
+
+def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The tables of the results page, in Markdown, line by line."""
+    for name, network in NETWORKS.items():
+        plain = final(rows, name, "erm")
+        whats = ["K", "mean", *(["2K", "3K"] if network.tied else [])]
+        heads = ["at K", "mean of 1 to K", *(["at 2K", "at 3K"] if network.tied else [])]
+        yield from ("", f"### {name}, K = {network.iterations}", "")
+        yield from _lines(["arm", "rate", "seeds", *heads], _by_score(rows, name, plain, whats))
+        others = list(network.shifts)[1:]
+        yield from ("", f"{name} at K under shifts:", "")
+        yield from _lines(["arm", *others], _by_shift(rows, name, plain, others))
+    yield from ("", "### Primary comparisons", "")
+    yield from _lines(["comparison", "difference in dB", "p", "Holm at .05"], _primary(rows))
+
+
+def _by_score(
+    rows: Sequence[dict[str, Any]], name: str, plain: Sequence[dict[str, Any]], whats: Sequence[str]
+) -> Iterator[list[str]]:
+    """The cells of the first table of a network: plain training's scores, and the other arms' differences."""
+    for arm in arms_of(name):
+        if members := final(rows, name, arm):
+            cells = [in_words(difference(members, plain, what)) for what in whats]
+            if arm == "erm":
+                cells = [f"{sum(score(row, what) for row in members) / len(members):.2f}" for what in whats]
+            yield [f"`{arm}`", f"{members[0]['rate']:g}", str(len(members)), *cells]
+
+
+def _by_shift(
+    rows: Sequence[dict[str, Any]], name: str, plain: Sequence[dict[str, Any]], others: Sequence[str]
+) -> Iterator[list[str]]:
+    """The cells of the table of shifts of a network."""
+    for arm in arms_of(name):
+        if members := final(rows, name, arm):
+            cells = [in_words(difference(members, plain, "K", shift)) for shift in others]
+            if arm == "erm":
+                cells = [f"{sum(score(row, 'K', shift) for row in members) / len(members):.2f}" for shift in others]
+            yield [f"`{arm}`", *cells]
+
+
+PRIMARY = [
+    *((network, "geometric-.2", "erm", "K") for network in ("LISTA", "PGD")),
+    *((network, "geometric-.2", "linear", "mean") for network in ("LISTA", "PGD")),
+    *((network, "no-worse", "random-2K", "2K") for network in ("LISTA tied", "PGD tied")),
+]
+"""The comparisons of the plan: network, arm, rival, score."""
+
+
+def _primary(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
+    """The cells of the table of primary comparisons."""
+    found = [
+        difference(final(rows, network, arm), final(rows, network, rival), what)
+        for network, arm, rival, what in PRIMARY
+    ]
+    order = sorted(range(len(found)), key=lambda number: (math.isnan(found[number].p), found[number].p))
+    holds, rejected = True, set()
+    for place, number in enumerate(order):
+        holds = holds and found[number].p <= 0.05 / (len(found) - place)
+        rejected |= {number} if holds else set()
+    for number, (network, arm, rival, what) in enumerate(PRIMARY):
+        words = f"{network}, {what}: `{arm}` against `{rival}`"
+        yield [words, in_words(found[number]), f"{found[number].p:.2g}", "differs" if number in rejected else "open"]
+
+
+def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+FIGURE = {"erm": "o", "linear": "^", "geometric-.2": "D", "alpha-.1": "v", "random-2K": "P", "no-worse": "s"}
+"""The arms of the picture with their marks."""
+
+
+def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """The loss at every iteration, a panel for each network: the mean over seeds in dB."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(NETWORKS), figsize=(3.2 * len(NETWORKS), 3.2), layout="constrained")
+    for panel, (name, network) in zip(panels, NETWORKS.items(), strict=True):
+        for arm, mark in FIGURE.items():
+            members = final(rows, name, arm)
+            if not members:
+                continue
+            curves = torch.tensor([row["test"][next(iter(network.shifts))] for row in members], dtype=torch.float64)
+            panel.plot(10 * curves.log10().mean(0), marker=mark, markersize=3, linewidth=1, label=arm)
+        panel.set_title(name)
+        panel.set_xlabel("iteration")
+        if network.tied:
+            panel.axvline(network.iterations, linestyle="--", color="grey", linewidth=0.8)
+            panel.set_ylim(top=max(5.0, panel.get_ylim()[0] + 1) if network.recipe else panel.get_ylim()[1])
+        panel.legend(fontsize=6)
+    panels[0].set_ylabel("loss in dB")
+    figure.savefig(file, dpi=110)
+
+
 def main() -> None:
-    """Run cells, or print the tables of a file."""
+    """Run cells, print the tables of a file, or draw it."""
     parser = argparse.ArgumentParser(prog="python -m reproduction.unrolled", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run", help="run the cells that are not done")
@@ -334,7 +483,18 @@ def main() -> None:
     runs.add_argument("--known", type=Path, nargs="*", default=[], help="further files of rows")
     runs.add_argument("--lane", default="0/1", help="which part of the cells, as 0/2 [0/1]")
     runs.add_argument("--minutes", type=float, default=math.inf, help="then start no cell [no end]")
+    for command, about in (("table", "print the tables"), ("draw", "draw the losses by iteration")):
+        each = commands.add_parser(command, help=about, description=about)
+        each.add_argument("rows", type=Path, nargs="+", help="files of rows")
+        if command == "draw":
+            each.add_argument("--out", type=Path, required=True, help="the picture")
     options = parser.parse_args()
+    if options.command == "table":
+        print("\n".join(tables(read_rows(options.rows))))
+        return
+    if options.command == "draw":
+        draw(read_rows(options.rows), options.out)
+        return
     run(options.out, options.known, options.lane, options.minutes)
 
 

@@ -102,7 +102,7 @@ def test_another_part_another_seed_another_shift_are_other_signals():
     assert (denser.signals != 0).float().mean() > 1.8 * (test.signals != 0).float().mean()
     with pytest.raises(InputError, match="must be one of generated, other-operator, denser; got 'nowhere'"):
         recipe.load_test("nowhere", None, None)
-    with pytest.raises(InputError, match="lista trains on generated signals; got data 'here'.*descend.layered"):
+    with pytest.raises(InputError, match=r"lista trains on generated signals; got data 'here'.*descend.layered"):
         descend.configure("lista", data="here", output_dir="unused").recipe.load()
 
 
