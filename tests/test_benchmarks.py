@@ -35,6 +35,60 @@ def test_the_readers_that_are_fuzzed_can_be_imported(tmp_path):
 
 
 @pytest.fixture(scope="module")
+def unrolled():
+    return runpy.run_path(str(ROOT / "benchmarks" / "unrolled.py"))
+
+
+def unrolled_row(network, arm, rate, seed, losses, unrolled):
+    tests = dict.fromkeys(unrolled["NETWORKS"][network].shifts, losses)
+    return {"network": network, "arm": arm, "rate": rate, "seed": seed, "validation": losses, "test": tests}
+
+
+def test_a_rate_is_the_best_in_the_mean_and_then_has_five_seeds(unrolled):
+    cell = unrolled["Cell"]
+    losses = {1e-3: (0.3, 0.3, 0.3), 3e-3: (0.1, 0.1, 0.9), 1e-2: (0.2, 0.2, 0.4)}  # means .3, .37 and .27
+    rows = [
+        unrolled_row("LISTA", "erm", rate, seed, [1.0] * 10 + [losses[rate][seed]], unrolled)
+        for rate in losses
+        for seed in range(3)
+    ]
+    assert unrolled["chosen_rate"](rows, "LISTA", "erm") == 1e-2
+    todo = list(unrolled["open_cells"](rows))
+    assert todo[:3] == [cell("LISTA", "erm", 1e-2, 3), cell("LISTA", "erm", 1e-2, 4), cell("LISTA", "linear", 1e-3, 0)]
+    diverged = [row | {"validation": [1.0] * 10 + [float("nan")]} if row["rate"] == 1e-2 else row for row in rows]
+    assert unrolled["chosen_rate"](diverged, "LISTA", "erm") == 1e-3
+
+
+def test_differences_are_in_decibels_and_paired_by_seed(unrolled):
+    """A loss of half is −3.01 dB; of t with one degree of freedom the 97.5 % quantile is 12.706."""
+    pairs = [(0.2, 0.1), (0.4, 0.1)]
+    rows = {
+        arm: [
+            unrolled_row("PGD", arm, 1e-3, seed, [1.0] * 5 + [pair[place]], unrolled) for seed, pair in enumerate(pairs)
+        ]
+        for place, arm in enumerate(("erm", "linear"))
+    }
+    found = unrolled["difference"](rows["linear"], rows["erm"], "K")
+    assert found.mean == pytest.approx((-3.0103 - 6.0206) / 2, abs=1e-4)
+    assert found.half == pytest.approx(12.706 * 3.0103 / 2, rel=1e-3)  # the standard error of two is half their gap
+    every = [*rows["erm"], *rows["linear"]]
+    text = "\n".join(unrolled["tables"](every))
+    assert "| `erm` | 0.001 | 2 | -5.48 | -0.66 |" in text and "| `linear` | 0.001 | 2 | -4.52 ± 19.12 |" in text
+    assert "| PGD, K: `geometric-.2` against `erm` |" in text
+
+
+@pytest.mark.slow
+def test_every_arm_of_every_network_runs_a_few_steps(unrolled):
+    for name, network in unrolled["NETWORKS"].items():
+        network.settings["max_steps"] = 160
+        for arm in unrolled["arms_of"](name):
+            row = unrolled["run_cell"](unrolled["Cell"](name, arm, 1e-3, 0))
+            length = 1 + network.iterations * (3 if network.tied else 1)
+            assert {len(losses) for losses in row["test"].values()} == {length} and "diverged" not in row
+            assert row["test"].keys() == network.shifts.keys()
+
+
+@pytest.fixture(scope="module")
 def counted() -> list[dict]:
     """The rows of all cases, counted in one process."""
     command = [sys.executable, str(LAUNCHES), "--json", "--cases", *CASES]

@@ -68,7 +68,7 @@ def test_every_command_and_group_is_in_the_pages_tables_and_every_long_command_w
 def test_help_has_each_of_our_settings_once_and_the_long_help_all_of_transformers(name):
     out, every = (help_of("train", name, flag) for flag in ("--help", "--help-all"))
     recipe = RECIPES[name].kind
-    of_heads = {"exits", "head_lr_ratio"} if name.startswith("video-") else set()  # of Transformers
+    of_heads = {"exits", "head_lr_ratio"} if not RECIPES[name].settings.has_head else set()  # of Transformers
     for setting in {each.name for each in fields(recipe)} | DescentSettings.__annotations__.keys():
         shown = re.findall(rf"^  --(?:\[no-\])?{setting.replace('_', '-')}\b(?!-)", out, re.MULTILINE)
         assert len(shown) == (setting not in of_heads | {"dataloader_pin_memory"}), setting

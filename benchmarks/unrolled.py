@@ -367,9 +367,11 @@ def difference(
 
 
 def in_words(found: Interval) -> str:
-    """A difference with its interval, bold where this excludes 0."""
-    if not math.isfinite(found.mean) or not math.isfinite(found.half):
-        return "diverged" if not math.isfinite(found.mean) else f"{found.mean:+.1f}"
+    """A difference with its interval, bold where this excludes 0; a dash where nothing is known."""
+    if math.isnan(found.mean):
+        return "–"
+    if not math.isfinite(found.half):
+        return f"{found.mean:+.1f}" if math.isfinite(found.mean) else "diverged"
     words = f"{found.mean:+.2f} ± {found.half:.2f}"
     return f"**{words}**" if abs(found.mean) > found.half else words
 
@@ -476,7 +478,7 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Run cells, print the tables of a file, or draw it."""
-    parser = argparse.ArgumentParser(prog="python -m reproduction.unrolled", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/unrolled.py", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run", help="run the cells that are not done")
     runs.add_argument("--out", type=Path, required=True, help="file of rows, to which new ones are added")
