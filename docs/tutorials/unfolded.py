@@ -66,7 +66,7 @@ def samples(count, seed):
     return [{"y": y, "labels": x} for y, x in zip(physics(clean), clean, strict=True)]
 
 
-train, test = samples(2000, seed=1), samples(300, seed=2)
+train, test = samples(1500, seed=1), samples(300, seed=2)
 out = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/unfolded")
 models = {}
 for method in ("erm", "constrained"):
@@ -79,7 +79,7 @@ for method in ("erm", "constrained"):
         embeddings="y",
         fixed={"physics": physics},
     )
-    settings = {"max_steps": 200, "per_device_train_batch_size": 32, "learning_rate": 3e-3, "use_cpu": True}
+    settings = {"max_steps": 150, "per_device_train_batch_size": 16, "learning_rate": 3e-3, "use_cpu": True}
     args = descend.DescentConfig(out / method, method=method, logging_strategy="no", disable_tqdm=True, **settings)
     task = Reconstruction(unit=16 * 16, metric="mse")
     trainer = descend.DescentTrainer(models[method], args, task=task, noise=0.1, train_dataset=train)
