@@ -266,9 +266,9 @@ class Summary(Verdict, Provenance, File):
 
     @property
     def grows(self) -> bool:
-        """Whether the state is more than `GROWTH` times as large at the last iteration as at L, or is not finite."""
-        trained, last = self.state_norms[self.depth : self.depth + 1], self.state_norms[-1:]
-        return bool(trained) and not last[0] <= GROWTH * trained[0]
+        """Whether the state at the last iteration past L is over `GROWTH` times as large as at L, or is not finite."""
+        trained, *further = self.state_norms[self.depth :] or [math.nan]
+        return bool(further) and math.isfinite(trained) and not further[-1] <= GROWTH * trained
 
     @property
     def learning_rate(self) -> JsonValue:
