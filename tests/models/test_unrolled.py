@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,12 @@ from torch.utils.data import default_collate
 
 import descend
 from descend.errors import InputError
+from descend.models import DUST, UT, DUSTConfig, LayeredClassifier, TextUTConfig, UTConfig, keep_first
+from descend.run.evaluators import MOST_SAMPLES
+from descend.tasks.splits import evenly
 from tests.support import own, unrolled
 from tests.support.cases import slow_but
+from tests.support.networks import moved, network
 from tests.support.unrolled import LISTA, PGD, Looped, Physics, Step, measured, sequences, sparse
 
 BATCH = default_collate(measured(5))
@@ -162,6 +167,22 @@ def test_what_is_fixed_moves_with_the_module_and_is_neither_trained_nor_saved():
     assert not any("gain" in name for name, _ in [*model.named_parameters(), *model.state_dict().items()])
 
 
+def test_a_fixed_weight_that_needs_a_gradient_is_named(caplog):
+    physics = Physics()
+    physics.gain = nn.Parameter(torch.ones(()))
+    network = PGD()
+    unrolled.pgd(network, fixed={"physics": physics, "y": torch.ones(2, requires_grad=True)})
+    (warned,) = caplog.records
+    assert warned.levelno == logging.WARNING
+    assert "no parameters of PGD, so that they are not trained: y, physics.gain. Assign" in warned.message
+    caplog.clear()
+    network.physics = physics  # now it is a part of what is trained
+    unrolled.pgd(network, fixed={"physics": physics, "y": torch.ones(2)})
+    physics.gain.requires_grad_(False)
+    unrolled.pgd(fixed={"physics": physics})
+    assert not caplog.records
+
+
 # --- the first K blocks
 
 
@@ -264,6 +285,95 @@ def test_an_evaluation_goes_past_the_iterations_of_training(tmp_path):
     assert summary.past_metrics == summary.past_losses  # the metric is the loss
     written = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
     assert written["past_losses"]["0.0"] == summary.past_losses[0.0]
+
+
+PATCHES = torch.rand(2, 3, 4, 256, generator=torch.Generator().manual_seed(2))
+WORDS = {
+    "input_ids": torch.arange(5, 19).reshape(2, 7),
+    "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3]),
+}
+
+
+def text_ut(**settings):
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "attention_size": 8}
+    return LayeredClassifier(descend.models.TextUTForSequenceClassification(TextUTConfig(**sizes | settings)))
+
+
+TIED = {
+    "UT": (lambda: UT(UTConfig(depth=3)), PATCHES),
+    "DUST": (lambda: DUST(DUSTConfig(depth=3, atoms=400)), PATCHES),
+    "DUST, proximal": (lambda: DUST(DUSTConfig(depth=3, atoms=400, layer="proximal")), PATCHES),
+    "text UT": (text_ut, WORDS),
+    "ALBERT": (lambda: LayeredClassifier(network("albert")), WORDS),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TIED)
+def test_a_tied_model_runs_on_as_a_deeper_one_of_the_same_weights(name):
+    make, inputs = TIED[name]
+    deeper = moved(make(), 0.01)
+    model = copy.deepcopy(deeper)
+    keep_first(model, 2)
+    right, states = list(deeper.predictions(inputs)), model.layer_outputs(inputs)
+    with model.running(3):
+        assert (model.depth, model.iterative) == (3, True)
+        further, predictions = model.layer_outputs(inputs), list(model.predictions(inputs))
+    assert (model.depth, len(further)) == (2, 4)
+    for state, again in zip(states, further, strict=False):
+        torch.testing.assert_close(again, state)
+    for prediction, expected in zip(predictions, right, strict=True):
+        torch.testing.assert_close(prediction, expected)
+
+
+def own_exits():
+    model = text_ut()
+    model.give_own_exits()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: UT(UTConfig(depth=3, tied=False)), "UT has layers with weights of their own, 3 in all"),
+        (lambda: DUST(DUSTConfig(depth=3, atoms=400, tied=False)), "DUST has layers"),
+        (lambda: text_ut(tied=False), "TextUTForSequenceClassification has layers"),
+        (lambda: LayeredClassifier(network("bert")), "BertForSequenceClassification has layers"),
+        (own_exits, "own exits for 3 layers and none for further ones"),
+    ],
+)
+def test_a_model_without_a_block_to_run_again_is_refused(make, message):
+    with pytest.raises(InputError, match=message) as raised:
+        make().running(5).__enter__()
+    assert "\n" not in str(raised.value)
+
+
+@torch.no_grad()
+def test_norms_of_the_state_are_measured_where_layers_are_iterations():
+    data = measured(40, 1)
+    model = unrolled.pgd(depth=None, iterations="max_iter").eval()
+    summary = descend.evaluate(model, data, task=unrolled.Recovery(), iterations=9)
+    assert summary.unit == "iteration" and not summary.grows
+    chosen = default_collate([data[place] for place in evenly(40, MOST_SAMPLES)])
+    longer = PGD(9)
+    longer.load_state_dict(model.saved.state_dict())
+    right = [x.square().mean().sqrt().item() for x in steps_by_hand(longer, chosen["y"])]
+    assert summary.state_norms == pytest.approx(right, rel=1e-4) and len(summary.state_norms) == 10
+    model.saved.iteration.step.size.fill_(-2.0)  # away from the data
+    summary = descend.evaluate(model, data, task=unrolled.Recovery(), iterations=9)
+    assert summary.grows and summary.state_norms[-1] > 10 * summary.state_norms[4]
+    untied = descend.evaluate(unrolled.lista(), sparse(8), task=unrolled.Recovery())
+    assert (untied.unit, untied.state_norms, untied.grows) == ("layer", [], False)
+
+
+@torch.no_grad()
+def test_padding_has_no_part_in_the_norm_of_a_text():
+    model = text_ut().eval()
+    rows = [{name: values[place] for name, values in WORDS.items()} | {"labels": place} for place in (0, 1)]
+    summary = descend.evaluate(model, rows)
+    states, mask = model.layer_outputs(WORDS), WORDS["attention_mask"].bool()
+    right = [sum(h[row][mask[row]].square().mean() for row in (0, 1)).div(2).sqrt().item() for h in states]
+    assert summary.state_norms == pytest.approx(right, rel=1e-4) and summary.past_losses == {}
 
 
 COUNTS = {
@@ -388,7 +498,8 @@ def test_it_is_trained_evaluated_and_answered(name, method, tmp_path):
     assert any(not torch.equal(before[key], value) for key, value in model.saved.state_dict().items())
     summary = descend.evaluate(trainer, samples(20, 1))
     assert {len(losses) for losses in summary.layer_losses.values()} == {model.depth + 1}
-    assert "suffice" in summary.answer or "layer" in summary.answer
+    assert "suffice" in summary.answer or summary.unit in summary.answer
+    assert summary.unit == ("layer" if name == "LISTA" else "iteration")
     assert (tmp_path / "run" / "report.html").is_file()
     torch.manual_seed(0)
     loaded = make(type(model.saved)())

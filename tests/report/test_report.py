@@ -18,6 +18,7 @@ from descend.report.asked import asked
 from descend.report.numbers import evaluated_differently, layers_needed, numbers
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
 from descend.report.samples import embed
+from descend.report.terminal import run_lines
 from descend.results import Frames, Results, Summary
 from descend.settings import METHODS
 from tests.support.pages import NOISE, classifier, fake_run, geometric
@@ -230,6 +231,30 @@ def test_a_charts_numbers_are_those_of_the_runs(view) -> None:
     assert "The noisy input itself has 36.00." not in shown(*runs)[1]  # those are losses
     rmse = view("erm", layer_metrics={"0.15": [20.0] * 8}, input_metrics={"0.15": 36.0})
     assert "The noisy input itself has 36.00." in shown(rmse)[1]
+
+
+def test_iterations_are_called_so_and_what_follows_the_trained_ones_is_told(view, tmp_path: Path) -> None:
+    rmse = {"layer_metrics": {"0.15": [30.0, 20.0, 9.0, 8.0, 7.5, 7.2, 7.1, 7.0]}, "past_metrics": {"0.15": [7.1, 7.3]}}
+    entries = {"unit": "iteration", "past_losses": {"0.15": [4.5, 5.5]}, "state_norms": [0.5] * 8 + [2.0, 6.0]}
+    run = view(**rmse, **entries | MISSED | {"violation_intervals": [[0.1, 0.5]] * 7})
+    lines = "\n".join(run_lines(run.summary))
+    assert "INFEASIBLE: iteration 4 breaks its constraint" in lines and "layer" not in lines
+    assert "\nIterations at γ = 0.15:\niteration  0: rmse 30.00" in lines
+    assert "Past training: iteration 9 has rmse 7.30, 0.3 worse than iteration 7." in lines
+    unbounded = "the state grows without bound: its root mean square is 0.5 at iteration 7 and 6.00 at iteration 9."
+    assert f"WARNING: {unbounded}" in lines
+    group = group_of(run)
+    assert figures.quality(group).numbers.heads[0] == "iteration (0: the start)"
+    (norms,) = figures.norms(group)
+    assert [row.cells[1].text for row in norms.numbers.rows] == ["0.5"] * 8 + ["2.00", "6.00"]
+    assert "Size of the state" in page_of([run], tmp_path)
+    # A state that settles, a single layer and a model of layers give no warning and no chart.
+    better = view(**rmse | {"past_metrics": {"0.15": [6.9, 6.0]}}, **entries | {"state_norms": [0.5] * 10})
+    lines = "\n".join(run_lines(better.summary))
+    assert "iteration 9 has rmse 6.00, 1.00 better than iteration 7." in lines and "WARNING" not in lines
+    assert figures.norms(group_of(view())) == [] and not any("teration" in line for line in run_lines(view().summary))
+    with pytest.raises(ValueError, match="state_norms must have one entry for each of 9 iterations"):
+        view(**entries | {"state_norms": [0.5] * 8})
 
 
 def test_what_does_not_fit_is_thinned_evenly() -> None:

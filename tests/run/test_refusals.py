@@ -275,6 +275,9 @@ OTHERS = [
     ("evaluate RUN --split train --validation-noise 1", "--validation-noise goes with the run's own test data"),
     ("evaluate RUN --data DATA --split train", "evaluated on their test split; got --split train"),
     ("evaluate RUN --exit", "only models of text can be probed or left early"),
+    ("evaluate RUN --iterations 2", "iterations must be a whole number above 2, the model's depth, and at most 1024"),
+    ("evaluate RUN --iterations 1025", "and at most 1024; got 1025"),
+    ("evaluate RUN --iterations 8 --probe", "--iterations and --probe do not go together"),
     # No file is replaced that Descend did not write.
     (
         "train video-ut --data generated --out HOLDS/model/weights.pt --resume",

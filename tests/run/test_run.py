@@ -27,7 +27,7 @@ from descend.tasks.video import load_video
 from descend.training.sft import DescentSFTConfig
 from tests.support.cases import slow_but
 from tests.support.runs import SAVED, SETTINGS, assert_same_end, refused, said, stop_after, train
-from tests.support.sources import clips
+from tests.support.sources import clips, write_frames
 
 
 def edit(file: Path, **parts) -> None:
@@ -102,6 +102,19 @@ def test_the_summary_has_the_energy_along_the_layers(finished):
     assert energy[0.0] == pytest.approx(expected.tolist(), rel=1e-4)
     noisier = [energy[level][0] for level in (0.0, 0.8, 1.6)]
     assert noisier == sorted(noisier)  # what differs more has more energy
+
+
+def test_a_tied_network_is_evaluated_past_its_iterations_on_other_data_too(out, tmp_path, capsys):
+    usual = read_summary(out)
+    assert usual.unit == "iteration" and len(usual.state_norms) == 3 and usual.past_metrics == {}
+    write_frames(tmp_path / "clip", 9, suffix=".png", size=(160, 160))
+    for words in ([], ["--data", tmp_path / "clip"]):
+        told, _ = said(capsys, "evaluate", out, *words, "--noise", "0.8", "--iterations", "5")
+        summary = read_summary(out / "on-clip" if words else out)
+        assert len(summary.past_metrics[0.8]) == len(summary.past_losses[0.8]) == 3
+        assert len(summary.state_norms) == 6 and len(summary.layer_metrics[0.8]) == 3
+        assert "Past training: iteration 5 has rmse " in told and "iteration  2: rmse" in told and "layer" not in told
+    assert read_summary(out).layer_metrics[0.8] == pytest.approx(usual.layer_metrics[0.8])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +293,7 @@ def test_what_is_no_number_is_judged_with_nulls(finished, out, capsys):
     with torch.no_grad():
         network.feedforward.fill_(torch.nan)
     network.save_pretrained(out / "model")
-    assert "INFEASIBLE: layers 1, 2 break their constraints" in said(capsys, "evaluate", out, "--noise", "0,0.8")[0]
+    assert "INFEASIBLE: iterations 1, 2 break their constraints" in said(capsys, "evaluate", out, "--noise", "0,0.8")[0]
     summary = strict(out / "summary.json")
     assert summary["layer_losses"]["0.8"].pop(0) > 0
     expected = {

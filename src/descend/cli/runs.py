@@ -69,6 +69,7 @@ EVALUATE: dict[str, dict[str, dict[str, Any]]] = {
         "--model": dict(metavar="NAME", default="model", help="model or best_feasible of the run [model]"),
         "--task": dict(choices=("classification",), help="evaluate a classifier of Transformers"),
         "--dataset": dict(choices=TEXTS, help="with --task: kind of texts [by the files]"),
+        "--iterations": dict(type=int, metavar="N", help="iterations of a tied network, past its L [L]"),
         "--baseline": dict(type=Path, metavar="RUN", help="evaluated run to be compared with [full depth]"),
         "--compare-with": dict(
             choices=("last", "best"),

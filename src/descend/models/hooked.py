@@ -93,6 +93,7 @@ def layered(
     if fixed is not None and not isinstance(fixed, Mapping):
         raise InputError(f"fixed must be a dictionary of arguments by name; got a {type(fixed).__name__}.")
     fixed = dict(fixed or {})
+    _warn_untrained(module, fixed)
     unknown = [name for name in fixed if name not in taken]
     if unknown and not _takes_any(taken):
         raise InputError(
@@ -363,6 +364,22 @@ def _iterations(module: nn.Module, blocks: list[str], name: str, depth: int | No
             f"{value if isinstance(value, int) else 'no whole number'} and depth {given}. Make them equal."
         )
     return value
+
+
+def _warn_untrained(module: nn.Module, fixed: Mapping[str, Any]) -> None:
+    """Warn of fixed tensors, and parameters of fixed modules, that need gradients and are no weights of the module."""
+    weights = {id(parameter) for parameter in module.parameters()}
+    tensors = {str(name): value for name, value in fixed.items() if isinstance(value, Tensor)}
+    for name, value in fixed.items():
+        if isinstance(value, nn.Module):
+            tensors |= {f"{name}.{inner}": parameter for inner, parameter in value.named_parameters()}
+    untrained = [name for name, value in tensors.items() if value.requires_grad and id(value) not in weights]
+    if untrained:
+        logger.warning(
+            f"fixed holds tensors that require a gradient and are no parameters of {type(module).__name__}, so that "
+            f"they are not trained: {', '.join(untrained)}. Assign them to attributes of the module to train them; "
+            "else call requires_grad_(False)."
+        )
 
 
 def _left_out(module: nn.Module, names: Sequence[str]) -> list[str]:

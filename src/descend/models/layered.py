@@ -75,6 +75,11 @@ class LayeredModel(nn.Module, ABC):
         """The modules of the layers, by which parallel training shards; empty if layers are not modules."""
         return ()
 
+    @property
+    def iterative(self) -> bool:
+        """Whether all L layers are iterations of one block with one set of weights."""
+        return len([*self.layer_modules]) == 1 < self.depth
+
     @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
         """The module whose output is x, to which noise is added: a word embedding, or an identity on the input."""
@@ -89,8 +94,8 @@ class LayeredModel(nn.Module, ABC):
             InputError: If layers have weights of their own, so that there are none for further ones.
         """
         raise InputError(
-            f"{type(self.saved).__name__} has {self.depth} layers with weights of their own; more iterations need one "
-            "block that runs several times, such as that of a tied model."
+            f"{type(self.saved).__name__} has layers with weights of their own, {self.depth} in all, and no block that "
+            "runs several times. Leave iterations out, or tie the weights."
         )
 
     def forward(self, *args: Any, **inputs: Any) -> Any:

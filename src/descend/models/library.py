@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -166,6 +166,24 @@ class LibraryModel(WrappedModel):
     def layer_modules(self) -> Iterable[nn.Module]:
         """The blocks of the Hugging Face model; one if all layers share it."""
         return self.library.base_model.get_submodule(self.family.blocks)
+
+    def running(self, iterations: int) -> AbstractContextManager[None]:
+        """Let the one block that all layers share run another number of times inside the ``with`` block.
+
+        Args:
+            iterations: At least 1.
+
+        Raises:
+            InputError: If there are several blocks, or exits with a readout of their own, which further ones lack.
+        """
+        if not self.iterative:
+            return super().running(iterations)
+        if self.own_exits is not None:
+            raise InputError(
+                f"{type(self.library).__name__} has own exits for {self.depth} layers and none for further ones; leave "
+                "iterations out."
+            )
+        return changed(self.library.base_model.config, num_hidden_layers=iterations)
 
     @property
     @abstractmethod

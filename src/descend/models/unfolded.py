@@ -56,6 +56,11 @@ class UnfoldedModel(LayeredModel, PreTrainedModel):
         return self.config.depth
 
     @property
+    def iterative(self) -> bool:
+        """Whether weights are tied."""
+        return self.config.tied
+
+    @property
     def layer_modules(self) -> nn.ModuleList:
         """The blocks, each once."""
         return self.layers
@@ -106,9 +111,7 @@ class UnfoldedModel(LayeredModel, PreTrainedModel):
 
     def running(self, iterations: int) -> AbstractContextManager[None]:
         """Run another number of iterations inside the ``with`` block; untied layers can't."""
-        if not self.config.tied:
-            return super().running(iterations)
-        return changed(self.config, depth=iterations)
+        return changed(self.config, depth=iterations) if self.iterative else super().running(iterations)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Does nothing: constructors set the weights. Transformers calls this for weights that a checkpoint lacks."""

@@ -124,7 +124,7 @@ class Answer:
             terms=_terms(summary),
             verdict=_verdict(summary),
             missed=_missed(summary),
-            certificate="" if summary.few_groups else certificate_sentence(summary),
+            certificate="" if summary.few_groups else certificate_sentence(summary, summary.unit),
             dual=_dual(summary),
             constraints=_constraints(summary) if summary.asked and summary.violations else [],
         )
@@ -137,8 +137,8 @@ def _headline(summary: Summary) -> str:
     needed, depth, top = summary.layers_needed, summary.depth, summary.top
     within = tolerance_words(KEPT_WITHIN, summary.higher_is_better)
     whole, choice = full_depth_words(summary), needed.choice(KEPT_WITHIN)
-    last = _top_words(summary)
-    none = f"None of {depth} layers can be left out" if depth > 1 else "The only layer can't be left out"
+    last, unit = _top_words(summary), summary.unit
+    none = f"None of {depth} {unit}s can be left out" if depth > 1 else f"The only {unit} can't be left out"
     if needed.baseline is None and needed.best and top < depth:
         return _ship(summary, needed.best, choice)
     if choice is None and needed.excluded and summary.validation:
@@ -148,7 +148,7 @@ def _headline(summary: Summary) -> str:
     if choice is None and needed.chosen:
         return f"On validation data {last} is not within {within} of {whole}"
     if choice is None and needed.baseline is None:
-        return f"It is not certain how many layers suffice within {within}"
+        return f"It is not certain how many {unit}s suffice within {within}"
     if choice is None:
         certain = "" if summary.kept.get(needed.noise) == "broken" else "certain to be "
         return f"{capitalized(last)} is not {certain}within {within} of {whole}"
@@ -156,7 +156,7 @@ def _headline(summary: Summary) -> str:
         better = "" if needed.baseline else _not_the_best(summary)
         return f"{better} {_suffices(summary, choice)}".lstrip()
     if needed.baseline is None and not needed.chosen:
-        return f"No layer below the last one is {_certified(summary)} within {within}"
+        return f"No {unit} below the last one is {_certified(summary)} within {within}"
     if needed.baseline is None:
         return f"{none} within {within}"
     verb = {"proven": "is", "estimated": "is", "open": "may be", "broken": "is not"}[choice.state]
@@ -166,21 +166,22 @@ def _headline(summary: Summary) -> str:
 
 def _ship(summary: Summary, best: Gain, choice: Choice | None) -> str:
     """That an inner layer is the best one, and whether still fewer layers suffice."""
-    words = gain_words(best, summary.higher_is_better, "the whole")
+    words, unit = gain_words(best, summary.higher_is_better, "the whole"), summary.unit
     words += ", estimated" * (summary.layers_needed.bounded is False)
     if best.low > 0:
-        words = f"Ship layer {best.layer}: {words}"
+        verb = "Ship" if unit == "layer" else "Stop at"
+        words = f"{verb} {unit} {best.layer}: {words}"
     else:
-        words = f"By validation data layer {best.layer} is the best; here it is {words}: open"
+        words = f"By validation data {unit} {best.layer} is the best; here it is {words}: open"
     if choice is None or choice.layer == best.layer:
         return words
-    return f"{words}. {_suffices(summary, choice, f' of layer {best.layer}')}"
+    return f"{words}. {_suffices(summary, choice, f' of {unit} {best.layer}')}"
 
 
 def _suffices(summary: Summary, choice: Choice, of: str = "") -> str:
     """Whether K layers suffice within 2 percent, of the full depth or ``of`` another layer, and how sure that is."""
     within = tolerance_words(KEPT_WITHIN, summary.higher_is_better) + of
-    layers, several = layers_words(choice.layer, summary.depth), bool(choice.layer)
+    layers, several = layers_words(choice.layer, summary), bool(choice.layer)
     if choice.state == "open" and choice.worse > KEPT_WITHIN:
         chosen = f"By validation data {layers} {'suffice' if several else 'is'} within {within}"
         return f"{chosen}; here that is {worse_words(choice, summary)}: open"
@@ -199,7 +200,7 @@ def _sufficient(summary: Summary, percent: int) -> Sufficient:
     needed, depth = summary.layers_needed, summary.depth
     within, choice = tolerance_words(percent, summary.higher_is_better), needed.choice(percent)
     if choice is None:
-        return Sufficient(percent, within, "no layer" + " on validation data" * bool(needed.chosen))
+        return Sufficient(percent, within, f"no {summary.unit}" + " on validation data" * bool(needed.chosen))
     metric, certain, more = summary.layer_metrics.get(needed.noise), needed.within[percent], ""
     state = "not enough" if choice.state == "broken" else STATES[choice.state]
     itself = choice.layer == summary.top and needed.baseline is None
@@ -211,11 +212,11 @@ def _sufficient(summary: Summary, percent: int) -> Sufficient:
     if choice.state != "proven" and not itself and (worse := worse_words(choice, summary)):
         more += f", {'but ' * (choice.worse > percent)}{worse}"
     if choice.state in ("open", "broken") and certain is not None and certain < summary.top:
-        more += f"; {_certified(summary)}: layer {certain}"
+        more += f"; {_certified(summary)}: {summary.unit} {certain}"
     return Sufficient(
         percent,
         within,
-        layers_words(choice.layer, depth),
+        layers_words(choice.layer, summary),
         number(metric[choice.layer]) if metric else "",
         "" if choice.time is None else f"{100 * choice.time:.0f} % of the full time",
         state,
@@ -227,6 +228,7 @@ def _terms(summary: Summary) -> list[str]:
     """What the rows rest on, and whether the last layer is as good as the baseline's."""
     needed, within = summary.layers_needed, tolerance_words(KEPT_WITHIN, summary.higher_is_better)
     metric, choice, name = summary.layer_metrics.get(needed.noise), needed.choice(KEPT_WITHIN), metric_name(summary)
+    unit = summary.unit
     how = "K was chosen on validation data and tested" if needed.chosen else "Tested"
     alone = " for this one trained model; with another seed it may differ" * (summary.method != "plain")
     lines = [
@@ -236,18 +238,18 @@ def _terms(summary: Summary) -> list[str]:
     if needed.bounded is False:
         lines.append(
             f"{name} is not known to have bounds, so no test can certify it. These are estimates: they "
-            "assume that there are no rare samples, which these data lack, on which a layer is much worse."
+            f"assume that there are no rare samples, which these data lack, on which one {unit} is much worse."
         )
     if levels := [level for level in sorted({0.0, needed.noise}) if level in summary.kept]:
         kept = ", ".join(f"{STATES[summary.kept[level]]} at γ = {level:g}" for level in levels)
-        last = "Last layer" if summary.top == summary.depth else f"Layer {summary.top}"
+        last = f"Last {unit}" if summary.top == summary.depth else f"{capitalized(unit)} {summary.top}"
         lines.append(f"{last} within {within} of that: {kept}.")
     if needed.why:
         lines.append(f"It is not held to the plain training beside it: {needed.why}")
     if metric and choice and choice.layer == summary.depth > 1 and needed.baseline is None:
         lines.append(
-            f"The last layer has {number(metric[-1])}, the one before it {number(metric[-2])}. A model that is "
-            "trained with fewer layers from the start may do as well."
+            f"The last {unit} has {number(metric[-1])}, the one before it {number(metric[-2])}. A model that is "
+            f"trained with fewer {unit}s from the start may do as well."
         )
     lines += _beside_baseline(summary)
     if needed.baseline or choice is None:
@@ -258,7 +260,7 @@ def _terms(summary: Summary) -> list[str]:
         error = math.sqrt(metric[-1] * (1 - metric[-1]) / summary.samples)
         if metric[-1] - NormalDist().inv_cdf(CONFIDENCE) * error <= summary.commonest:
             chance = f"always naming the commonest class has {summary.commonest:.3g}"
-            lines.append(f"The last layer may have learned nothing: {chance}.")
+            lines.append(f"The last {unit} may have learned nothing: {chance}.")
     return list(filter(None, lines))
 
 
@@ -293,7 +295,9 @@ def _beside_baseline(summary: Summary) -> list[str]:
     if beaten and validated and summary.better_on(validated) is None:
         layer = first_within(validated, validated[-1], KEPT_WITHIN, higher_is_better=summary.higher_is_better)
         if layer not in (None, summary.depth):
-            lines.append(f"Held to its own last layer, layer {layer} is within {within} on validation data.")
+            lines.append(
+                f"Held to its own last {summary.unit}, {summary.unit} {layer} is within {within} on validation data."
+            )
     return lines
 
 
@@ -313,14 +317,15 @@ def _budgets(summary: Summary) -> str:
 def _not_the_best(summary: Summary) -> str:
     """That validation data choose a layer which is better than the last one by more than 2 percent; else empty."""
     best, metric = summary.better_layer, summary.layer_metrics.get(summary.layers_needed.noise, [])
+    unit = summary.unit
     if best is None:
         return ""
-    return f"The last layer is not the best: layer {best} has {number(metric[best])}, it {number(metric[-1])}."
+    return f"The last {unit} is not the best: {unit} {best} has {number(metric[best])}, it {number(metric[-1])}."
 
 
 def _top_words(summary: Summary) -> str:
     """The layer that counts as full depth."""
-    return "the last layer" if summary.top == summary.depth else f"layer {summary.top}"
+    return f"the last {summary.unit}" if summary.top == summary.depth else f"{summary.unit} {summary.top}"
 
 
 def _certified(summary: Summary) -> str:
@@ -332,10 +337,10 @@ def _certified(summary: Summary) -> str:
 
 
 def _verdict(summary: Summary) -> str:
-    words = verdict_sentence(summary, _data(summary))
+    words = verdict_sentence(summary, _data(summary), summary.unit)
     if not summary.asked or not summary.binding:
         return words
-    return f"{words} Binding (λ > 0 at the last step): {listed(summary.binding)}."
+    return f"{words} Binding (λ > 0 at the last step): {listed(summary.binding, summary.unit)}."
 
 
 def _data(summary: Summary) -> str:
@@ -362,13 +367,16 @@ def _dual(summary: Summary) -> str:
     )
     if dual.at_maximum:
         most = number(summary.max_multiplier)
-        words += f" Not counted: {listed(dual.at_maximum)}, missed though λ is the most it may be, {most}."
+        words += (
+            f" Not counted: {listed(dual.at_maximum, summary.unit)}, missed though λ is the most it may be, {most}."
+        )
     if dual.converged or not math.isfinite(dual.gap):
         return words
     worst = dual.worst
     rises = worst in dual.unmet or dual.slackness[worst] > 0
     todo = "misses its bound, so λ has yet to rise" if rises else "is below its bound, so λ has yet to fall"
-    return f"{words} Furthest off is {listed([worst])}: with λ = {number(dual.multipliers[worst])} it {todo}."
+    furthest, multiplier = listed([worst], summary.unit), number(dual.multipliers[worst])
+    return f"{words} Furthest off is {furthest}: with λ = {multiplier} it {todo}."
 
 
 def _constraints(summary: Summary) -> list[Constraint]:

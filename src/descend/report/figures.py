@@ -10,7 +10,7 @@ from descend.report.charts import MUTED, Chart, Series, chart
 from descend.report.runs import Arm, Group, mean, mean_rows
 from descend.results import KEPT_WITHIN, Results
 
-LAYER, MOST_POINTS, MOST_LEVELS = "layer (0: before the first block)", 300, 6
+MOST_POINTS, MOST_LEVELS = 300, 6
 
 
 def quality(group: Group) -> Chart:
@@ -22,12 +22,13 @@ def quality(group: Group) -> Chart:
         places = list(range(group.depth + 1))
         series.append(Series("Noisy input", places, [given] * len(places), MUTED, line="--", width=1.5))
     noise = f"at the training noise, γ\u00a0=\u00a0{level:g}" if level else "without noise"
-    words = f"{measure.name} on {group.summary.split} data if the network is left after each layer, {noise}."
+    words = f"{measure.name} on {group.summary.split} data if the network is left after each {group.unit}, {noise}."
     if any(each.hollow for each in series):
-        words += " A ring marks the layer K that suffices within 2 points or percent."
+        words += f" A ring marks the {group.unit} K that suffices within 2 points or percent."
     better = "higher" if measure.higher else "lower"
     return chart(
-        f"{measure.name} along the layers", words, (LAYER, f"{measure.name} ({better} is better)"), series,
+        f"{measure.name} along the {group.unit}s", words,
+        (_axis(group), f"{measure.name} ({better} is better)"), series,
         log=None, layers=True, mark=(group.depth // 2, "half depth") if group.depth > 2 else None,
     )  # fmt: skip
 
@@ -72,8 +73,8 @@ def losses(group: Group) -> Chart:
     """The loss along the layers: what each layer under a constraint had to reach, and linear probes."""
     series = [line for arm in group.arms for line in _along(arm, "layer_losses", group.train_noise)]
     words = [
-        "How wrong the answer is if it is read off after each layer. On a log scale a steady descent is a straight "
-        "line."
+        f"How wrong the answer is if it is read off after each {group.unit}. On a log scale a steady descent is a "
+        "straight line."
     ]
     for arm in group.arms:
         if probed := mean_rows(arm.along("probe.layer_losses", group.train_noise)):
@@ -88,7 +89,12 @@ def losses(group: Group) -> Chart:
             series.append(Series(name, list(to_reach), list(to_reach.values()), colour, "_", "", size=16))
             words.append("A layer under a constraint must land on or below its short bar.")
     return chart(
-        "Loss along the layers", " ".join(dict.fromkeys(words)), (LAYER, "loss"), series, log=True, layers=True
+        f"Loss along the {group.unit}s",
+        " ".join(dict.fromkeys(words)),
+        (_axis(group), "loss"),
+        series,
+        log=True,
+        layers=True,
     )
 
 
@@ -116,7 +122,7 @@ def by_noise(group: Group) -> list[Chart]:
     measure, levels = group.measure, [level for level in group.noise_levels if level != group.train_noise]
     shown = {level: [line for arm in group.arms for line in _along(arm, measure.entry, level)] for level in levels}
     every = [line for lines in shown.values() for line in lines]
-    words, axes = "The same networks, left after each layer.", (LAYER, measure.name)
+    words, axes = f"The same networks, left after each {group.unit}.", (_axis(group), measure.name)
     return [
         chart(f"{measure.name} at γ = {level:g}", words, axes, shown[level], log=None, layers=True, like=every)
         for level in levels[:: -(-len(levels) // MOST_LEVELS) or 1]
@@ -152,6 +158,26 @@ def prices(group: Group) -> list[Chart]:
             whose = f" ({arm.label})" if len(bound) > 1 else ""
             found.append(chart(f"Multipliers{whose}", words, ("training step", "multiplier λ"), _multipliers(run)))
     return found
+
+
+def norms(group: Group) -> list[Chart]:
+    """The size of the state along the iterations of networks with one block."""
+    series, furthest = [], group.depth
+    for arm in group.arms:
+        if rows := [run.summary.state_norms for run in arm.runs if run.summary.state_norms]:
+            series.append(_line(arm, range(min(map(len, rows))), list(zip(*rows, strict=False))))
+            furthest = max(furthest, *(len(row) - 1 for row in rows))
+    words = (
+        "The root mean square of the entries of the state after each iteration, at the training noise. A state that "
+        "settles can go on; one that grows past the trained iterations diverges."
+    )
+    axes, mark = (_axis(group), "root mean square"), (group.depth, "trained") if furthest > group.depth else None
+    return [chart("Size of the state", words, axes, series, log=True, layers=True, mark=mark)] if series else []
+
+
+def _axis(group: Group) -> str:
+    """The title of an axis along the layers."""
+    return "iteration (0: the start)" if group.unit == "iteration" else "layer (0: before the first block)"
 
 
 def _multipliers(run: Results) -> list[Series]:

@@ -84,8 +84,8 @@ def numbers(group: Group) -> tuple[Table, list[str]]:
 
     columns: dict[str, Callable[[Arm], Cell]] = {
         measure.name: lambda arm: Cell(arm.label, f"{len(arm.runs)} seeds" if len(arm.runs) > 1 else ""),
-        f"Half depth, layer {depth // 2}": lambda arm: at(arm, depth // 2),
-        f"Full depth{f', layer {depth}' * (len(group.depths) == 1)}": lambda arm: at(arm, depth),
+        f"Half depth, {group.unit} {depth // 2}": lambda arm: at(arm, depth // 2),
+        f"Full depth{f', {group.unit} {depth}' * (len(group.depths) == 1)}": lambda arm: at(arm, depth),
     }
     if baseline and len(arms) > 1:
         columns[f"Minus {baseline.label}"] = lambda arm: (

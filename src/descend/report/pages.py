@@ -105,7 +105,7 @@ def _section(group: Group, name: str, budget: int) -> dict[str, object]:
 
     def curious() -> list[Chart]:
         losses = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
-        return [*losses, *figures.samples(group), *figures.prices(group)]
+        return [*losses, *figures.norms(group), *figures.samples(group), *figures.prices(group)]
 
     parts: dict[str, Callable[[], object]] = {
         "needed": lambda: layers_needed(group),

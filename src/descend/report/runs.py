@@ -11,7 +11,7 @@ from markupsafe import Markup
 from descend.methods import CLASSES, GREY, Style
 from descend.methods.erm import ERM
 from descend.report.words import metric_name
-from descend.results import Results, Summary
+from descend.results import Results, Summary, Unit
 
 # In the order of legends and tables: the constrained last. A model that Descend did not train is drawn like plain
 # training, which it is held against.
@@ -116,6 +116,11 @@ class Group:
     def train_noise(self) -> float:
         """γ of the training."""
         return self.summary.train_noise
+
+    @property
+    def unit(self) -> Unit:
+        """What a layer is called; a layer where the runs differ."""
+        return self.summary.unit if len({run.summary.unit for run in self.runs}) == 1 else "layer"
 
     @property
     def depths(self) -> set[int]:

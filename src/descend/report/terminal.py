@@ -1,7 +1,7 @@
 """The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
 
 from descend.report.answer import Answer
-from descend.report.words import drafts_words, exits_words, method_words, missed_words, number
+from descend.report.words import capitalized, drafts_words, exits_words, method_words, missed_words, number
 from descend.results import Summary, Verdict
 
 
@@ -34,7 +34,7 @@ def run_lines(summary: Summary) -> list[str]:
         verdict = (answer.verdict, missed_sentence(summary), answer.certificate)
         lines.append(" ".join(filter(None, verdict)))
         lines += filter(None, [answer.dual])
-    lines += _layers(answer)
+    lines += [*_layers(answer), *_past(summary)]
     if summary.exit is not None:
         lines.append(exits_words(summary.exit, summary.metric))
     if summary.speculation is not None:
@@ -55,14 +55,34 @@ def _layers(answer: Answer) -> list[str]:
     values, losses = summary.layer_metrics.get(summary.train_noise, []), summary.layer_losses[summary.train_noise]
     best = (max if summary.higher_is_better else min)(values, default=None)
     times = summary.latency.milliseconds if summary.latency else []
-    rows = [f"Layers at γ = {summary.train_noise:g}:"] if values else []
+    rows = [f"{capitalized(summary.unit)}s at γ = {summary.train_noise:g}:"] if values else []
     for layer, value in enumerate(values):
         share = f", {times[layer] / times[-1]:4.0%} of the time" if times else ""
         loss = f", loss {number(losses[layer])}" if summary.asked and summary.metric != "loss" else ""
         if (constraint := constraints.get(layer)) is not None:
             loss += "" if constraint.bound is None or not loss else f" of at most {constraint.bound:.4g}"
             loss += "" if constraint.multiplier is None else f", λ {number(constraint.multiplier)}"
-        rows.append(
-            f"layer {layer:2}: {summary.metric} {number(value)}{loss}{share}{' <- best' if value == best else ''}"
-        )
+        name, mark = f"{summary.unit} {layer:2}", " <- best" if value == best else ""
+        rows.append(f"{name}: {summary.metric} {number(value)}{loss}{share}{mark}")
     return rows
+
+
+def _past(summary: Summary) -> list[str]:
+    """The last iteration past those of training, and a warning if the state grows without bound."""
+    depth, lines = summary.depth, []
+    trained, past = (rows.get(summary.train_noise) for rows in (summary.layer_metrics, summary.past_metrics))
+    if trained and past:
+        change = past[-1] - trained[-1]
+        word = "better" if (change > 0) == summary.higher_is_better else "worse"
+        apart = f"{number(abs(change))} {word} than" if change else "the same as"
+        lines.append(
+            f"Past training: iteration {depth + len(past)} has {summary.metric} {number(past[-1])}, {apart} iteration "
+            f"{depth}."
+        )
+    if summary.grows:
+        norms = summary.state_norms
+        lines.append(
+            f"WARNING: the state grows without bound: its root mean square is {number(norms[depth])} at iteration "
+            f"{depth} and {number(norms[-1])} at iteration {len(norms) - 1}."
+        )
+    return lines

@@ -16,6 +16,7 @@ from descend.results import (
     Speculation,
     Status,
     Summary,
+    Unit,
     Verdict,
     run_name,
 )
@@ -48,9 +49,10 @@ def tolerance_words(percent: float, higher_is_better: bool) -> str:
     return f"{percent:g} point{'s' * (percent != 1)}" if higher_is_better else f"{percent:g} %"
 
 
-def layers_words(layer: int, depth: int) -> str:
-    """The first K of so many layers."""
-    return f"{layer} of {depth} layers" if layer else "the embedding alone"
+def layers_words(layer: int, summary: Summary) -> str:
+    """The first K of a model's layers or iterations."""
+    none = "the embedding alone" if summary.unit == "layer" else "the starting point alone"
+    return f"{layer} of {summary.depth} {summary.unit}s" if layer else none
 
 
 def capitalized(words: str) -> str:
@@ -75,9 +77,9 @@ def full_depth_words(summary: Summary) -> str:
     """What layers are compared with."""
     needed = summary.layers_needed
     if needed.baseline is None:
-        return f"its own best layer, {summary.top}" if summary.top < summary.depth else "its own full depth"
+        return f"its own best {summary.unit}, {summary.top}" if summary.top < summary.depth else "its own full depth"
     seed = "" if needed.seed in (None, summary.seed) else f" of seed {needed.seed}"
-    layer = f"the best layer, {needed.full_layer}," if needed.compared_with == "best" else "the full depth"
+    layer = f"the best {summary.unit}, {needed.full_layer}," if needed.compared_with == "best" else "the full depth"
     return f"{layer} of {run_name(Path(needed.baseline))}{seed}"
 
 
@@ -166,16 +168,16 @@ def drafts_words(speculation: Speculation, depth: int) -> str:
     return f"The first {best.layer} of {depth} layers agree with {share} of the tokens of the answers."
 
 
-def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
+def verdict_sentence(verdict: Verdict, data: str = "held-out data", unit: Unit = "layer") -> str:
     """The verdict in words; ``data`` are what it was measured on."""
     chance, few = verdict.not_significant, f"no constraint is missed by more than {VIOLATION_TOLERANCE:.0%}"
     proven = [layer for layer in verdict.violated if layer not in chance]
     misses = "misses its bound" if len(chance) == 1 else "miss their bounds"
-    missed = f"{listed(chance)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
+    missed = f"{listed(chance, unit)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
     breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
     more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
     sentences: dict[Status, str] = {
-        "not_asked": f"Its training did not ask that every layer lowers the loss, so {data} give no verdict on that.",
+        "not_asked": f"Its training did not ask that every {unit} lowers the loss, so {data} give no verdict on that.",
         "open": (
             f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
             f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed if chance else few} on "
@@ -184,30 +186,30 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data") -> str:
         "holds": f"Feasible: every constraint holds on {data}.",
         "undecided": (
             f"Feasible as far as the data can tell: no constraint is broken on {data}, but it can't be excluded for "
-            f"{listed(verdict.undecided) or 'some'}."
+            f"{listed(verdict.undecided, unit) or 'some'}."
         ),
         "not_significant": (
             f"INFEASIBLE, but not proven: {missed} on {data}, which may be chance. Evaluate on more samples."
         ),
-        "broken": f"INFEASIBLE: {listed(proven) or 'some layers'} {breaks} on {data}.{more}",
+        "broken": f"INFEASIBLE: {listed(proven, unit) or f'some {unit}s'} {breaks} on {data}.{more}",
     }
     return sentences[verdict.status]
 
 
-def certificate_sentence(verdict: Verdict) -> str:
+def certificate_sentence(verdict: Verdict, unit: Unit = "layer") -> str:
     """What is certain of each layer, in words; empty where the verdict is open."""
     if verdict.status == "open":
         return ""
-    falls = [f"layer {layer} by {fall:.1%}" for layer, fall in enumerate(verdict.certified, 1) if fall >= LEAST_FALL]
+    falls = [f"{unit} {layer} by {fall:.1%}" for layer, fall in enumerate(verdict.certified, 1) if fall >= LEAST_FALL]
     if not falls:
-        return f"No layer is certain to lower the loss by {LEAST_FALL:.1%} on these data."
-    return f"With {CONFIDENCE:.0%} confidence these layers lower the loss at least: {', '.join(falls)}."
+        return f"No {unit} is certain to lower the loss by {LEAST_FALL:.1%} on these data."
+    return f"With {CONFIDENCE:.0%} confidence these {unit}s lower the loss at least: {', '.join(falls)}."
 
 
-def listed(constraints: Sequence[int]) -> str:
+def listed(constraints: Sequence[int], unit: Unit = "layer") -> str:
     """Constraints by name, such as "the cap and layers 1, 2"."""
     layers = [str(layer) for layer in constraints if layer]
     words = ["the cap"] if 0 in constraints else []
     if layers:
-        words.append(f"layer{'s' * (len(layers) > 1)} {', '.join(layers)}")
+        words.append(f"{unit}{'s' * (len(layers) > 1)} {', '.join(layers)}")
     return " and ".join(words)

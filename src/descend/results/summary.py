@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence, Sized
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -38,6 +38,11 @@ from descend.results.findings import (
     is_kept,
 )
 from descend.results.verdict import Verdict
+
+Unit = Literal["layer", "iteration"]
+
+GROWTH = 10
+"""A state that grows by more than this factor past the iterations of training is said to grow without bound."""
 
 MOST_LEVELS, MOST_LAYERS = 1000, 1024
 """What a summary may hold, so that a page can show it."""
@@ -125,6 +130,7 @@ class Summary(Verdict, Provenance, File):
         ratios: f_l / f_{l−1} over samples.
         samples: How many samples were evaluated.
         depth: L, the number of layers.
+        unit: What a layer is called: an ``iteration`` of one block with one set of weights, else a ``layer``.
         dataset: The name of the data.
         split: ``test``, ``validation`` or ``train``.
         shift: The kind of noise.
@@ -144,6 +150,8 @@ class Summary(Verdict, Provenance, File):
         exit: Early exits.
         speculation: Self-speculative decoding.
         energy: γ → the mean energy of h_0 … h_L, of unrolled models.
+        state_norms: The root mean square of the entries of h_0 … h_L at the training noise, over at most 32 samples;
+            past L too if the network ran further. Of networks whose layers are iterations of one block.
     """
 
     asked: bool = Field(default_factory=lambda known: known["method"] == "constrained")
@@ -171,6 +179,7 @@ class Summary(Verdict, Provenance, File):
     ratios: Ratios = Ratios()
     samples: int | None = Field(default=None, ge=0)
     depth: int = Field(default_factory=lambda known: max(map(len, known["layer_losses"].values()), default=0) - 1)
+    unit: Unit = "layer"
     dataset: str
     split: str = "test"
     shift: str = "gaussian"
@@ -189,6 +198,7 @@ class Summary(Verdict, Provenance, File):
     exit: Exits | None = None
     speculation: Speculation | None = None
     energy: ByLevel = {}
+    state_norms: Numbers = []
 
     @model_validator(mode="after")
     def _entries_fit(self) -> Self:
@@ -205,7 +215,7 @@ class Summary(Verdict, Provenance, File):
         past = self.past_losses, self.past_metrics
         levels = [self.train_noise, *self.noise, *self.input_metrics, *chain(*by_level.values(), *past)]
         lengths = {len(row) for rows in past for row in rows.values()}
-        depth = self.depth
+        depth, further = self.depth, max(lengths, default=0)
         by_layer: dict[str, list[Sized]] = {
             **{name: list(rows.values()) for name, rows in by_level.items()},
             "anytime": [curve.metric for curve in self.anytime],
@@ -236,9 +246,14 @@ class Summary(Verdict, Provenance, File):
                 f"layer_losses must have 2 to {MOST_LAYERS + 1} layers; got {depth + 1}",
             ),
             (
-                len(lengths) > 1 or max(lengths, default=0) > MOST_LAYERS,
+                len(lengths) > 1 or further > MOST_LAYERS,
                 f"past_losses and past_metrics must have one entry for each iteration, at most {MOST_LAYERS}; got "
                 f"{', '.join(map(str, sorted(lengths)[:3]))}",
+            ),
+            (
+                len(self.state_norms) not in (0, depth + 1 + further),
+                f"state_norms must have one entry for each of {depth + further} iterations and their start; got "
+                f"{len(self.state_norms)}",
             ),
             (bool(wrong), f"{name} must have one entry per layer, of {depth} layers; got {length}"),
         )
@@ -248,6 +263,12 @@ class Summary(Verdict, Provenance, File):
     def top(self) -> int:
         """The layer that counts as full depth: the last one, or the best."""
         return self.depth if self.layers_needed.top is None else self.layers_needed.top
+
+    @property
+    def grows(self) -> bool:
+        """Whether the state at the last iteration past L is over `GROWTH` times as large as at L, or is not finite."""
+        trained, *further = self.state_norms[self.depth :] or [math.nan]
+        return bool(further) and math.isfinite(trained) and not further[-1] <= GROWTH * trained
 
     @property
     def learning_rate(self) -> JsonValue:

@@ -17,7 +17,7 @@ from descend.evaluation.needed import layers_needed
 from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.methods import CLASSES, Method
-from descend.models import LayeredCausalLM, LayeredClassifier, LayeredModel, broken
+from descend.models import MOST_LAYERS, LayeredCausalLM, LayeredClassifier, LayeredModel, broken
 from descend.noise import SHIFTS, GaussianNoise, TokenDropout
 from descend.progress import Progress, progress
 from descend.recipes import Recipe
@@ -168,7 +168,7 @@ def settle(
         network.to(run.batches.device)
     else:
         assert run.batches.collate is not None
-        with _running(network, iterations):
+        with running(network, iterations):
             run.objective.check_data({"data": run.samples}, run.batches.collate, noise=noisy)
     refuse(
         (
@@ -193,13 +193,16 @@ def _refuse_iterations(model: LayeredModel, iterations: int) -> None:
     whole = isinstance(iterations, int) and not isinstance(iterations, bool)
     refuse(
         (
-            not whole or iterations <= model.depth,
-            f"iterations must be a whole number above {model.depth}, the model's depth; got {iterations!r}.",
+            not whole or not model.depth < iterations <= MOST_LAYERS,
+            f"iterations must be a whole number above {model.depth}, the model's depth, and at most {MOST_LAYERS}; got "
+            f"{iterations!r}.",
         ),
     )
+    with model.running(iterations):
+        pass
 
 
-def _running(model: Any, iterations: int | None) -> AbstractContextManager[None]:
+def running(model: Any, iterations: int | None) -> AbstractContextManager[None]:
     """An unrolled network runs so many iterations inside the ``with`` block; its own number for None."""
     return nullcontext() if iterations is None else model.running(iterations)
 
@@ -249,7 +252,7 @@ def results_of(
         baseline.groups_at(noises, fingerprint)
     model = run.model if probes is None else probes.fitted(run)
     exits = run.model.depth + 1
-    with _running(run.model, iterations), reading_progress("evaluating", len(run.samples), len(noises)) as bar:
+    with running(run.model, iterations), reading_progress("evaluating", len(run.samples), len(noises)) as bar:
         each_level = measure(model, run.task, run.batches.of(run.samples), list(noises.values()), progress=bar)
     measured = dict(zip(noises, each_level, strict=True))
     levels = {level: layers.at_exits(slice(exits)) for level, layers in measured.items()}
@@ -323,6 +326,7 @@ def _measured(run: Run, levels: Levels) -> dict[str, Any]:
         "ratios": ratios(trained),
         "samples": len(trained.losses),
         "depth": problem.depth,
+        "unit": "iteration" if run.model.iterative else "layer",
         "dataset": run.name,
         "split": run.split,
         "shift": run.shift,

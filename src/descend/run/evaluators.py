@@ -6,6 +6,8 @@ Each yields its results by name, and nothing where it does not apply, see `desce
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,11 @@ from torch.utils.data import Subset, default_collate
 
 from descend.errors import InputError
 from descend.evaluation.layers import few, measure, metric_value, survey
-from descend.models import UnrolledModel
+from descend.models import PLACES, UnrolledModel, evaluating
 from descend.noise import SampleDraws
 from descend.progress import counted
 from descend.results import ByLevel, DecidedText, Decision, Decisions, Results, Validation
-from descend.run.evaluating import MOST_BLOCKS, Evaluator, Levels, layer_scores, reading_progress
+from descend.run.evaluating import MOST_BLOCKS, Evaluator, Levels, layer_scores, reading_progress, running
 from descend.run.run import Run
 from descend.tasks.base import LABELS
 from descend.tasks.splits import evenly
@@ -133,6 +135,33 @@ def energies(run: Run, levels: Levels) -> Iterator[tuple[str, ByLevel]]:
                 total += model.energies(inputs).double().sum(1).cpu()
         by_level[level] = (total / len(chosen)).tolist()
     yield "energy", by_level
+
+
+@torch.no_grad()
+def state_norms(run: Run, levels: Levels, *, iterations: int | None = None) -> Iterator[tuple[str, list[float]]]:
+    """The root mean square of the entries of h_0 … h_L, past L too, where layers are iterations of one block.
+
+    Args:
+        run: The model and its samples, of which at most `MOST_SAMPLES` are read, at the training noise.
+        levels: Not read.
+        iterations: How often the block runs; by default L times.
+    """
+    model, task = run.model, run.task
+    if not model.iterative:
+        return
+    chosen, norms = evenly(len(run.samples), MOST_SAMPLES), []
+    one_by_one = replace(run.batches, size=1)  # all states of a pass are held
+    with running(model, iterations), evaluating(model):
+        for place, batch in zip(chosen, one_by_one.of(Subset(run.samples, chosen)), strict=True):
+            inputs, mask = task.inputs(batch), task.mask(batch)
+            if isinstance(inputs, Mapping):
+                inputs = {name: value for name, value in inputs.items() if name != PLACES}
+            noisy = run.noise.on(model, mask=mask, indices=[place]) if run.noise.level > 0 else nullcontext()
+            with noisy:
+                states = model.layer_outputs(inputs)
+            masked = mask is not None and mask.shape == states[0].shape[: mask.ndim]
+            norms.append(torch.stack([(h[mask] if masked else h).double().square().mean().cpu() for h in states]))
+    yield "state_norms", torch.stack(norms).mean(0).sqrt().tolist()
 
 
 @torch.no_grad()

@@ -488,7 +488,7 @@ class Run:
                 default the last one, but the best of a model without a baseline whose last layer is not within 2
                 percent of it on validation data.
             frames: How many frames, images or beginnings of texts to keep for the page.
-            iterations: How often the block of an unrolled network in memory runs, as in `descend.evaluate`.
+            iterations: How often the block of a network with tied weights runs, as in `descend.evaluate`.
 
         Raises:
             InputError: If the folder holds no finished run and no classifier, or the data can't be what it is evaluated
@@ -497,8 +497,8 @@ class Run:
         from descend.evaluation.needed import NO_BEST
         from descend.noise import SHIFTS
         from descend.run.early import latency
-        from descend.run.evaluating import FurtherEvaluator, results_of, settle
-        from descend.run.evaluators import decided, energies, input_metrics, on_validation, pictures
+        from descend.run.evaluating import FurtherEvaluator, LinearProbes, results_of, settle
+        from descend.run.evaluators import decided, energies, input_metrics, on_validation, pictures, state_norms
 
         refuse(
             (self.arguments is not None, "this run is not trained yet: call run.train()."),
@@ -536,6 +536,11 @@ class Run:
             ),
             (compare_with == "best" and not run.chooses, NO_BEST),
             (
+                iterations is not None and any(isinstance(each, LinearProbes) for each in further),
+                "--iterations and --probe do not go together: probes are fitted to the L trained iterations. Leave one "
+                "out.",
+            ),
+            (
                 validation_noise is not None and not run.chooses,
                 "--validation-noise goes with the run's own test data: with others no validation data are read. Leave "
                 "it out.",
@@ -556,7 +561,7 @@ class Run:
             run.provenance = run.provenance.model_copy(update={"source": source})
         if known is not None:
             known.of((run.name, run.split, run.shift, run.task.metric))
-        usual: list[Evaluator] = [input_metrics, latency]
+        usual: list[Evaluator] = [input_metrics, latency, partial(state_norms, iterations=iterations)]
         if self.home is not None:
             usual += [energies, partial(pictures, count=shown)]
         if run.folder is not None and shown:
