@@ -61,7 +61,15 @@ autodoc_inherit_docstrings = False
 
 copybutton_exclude = ".linenos, .gp, .go"
 
-TUTORIALS = ["layers.py", "first_denoiser.py", "early_exits.py", "language_model.py", "own_model.py", "unfolded.py", "plain_loop.py"]
+TUTORIALS = [
+    "layers.py",
+    "first_denoiser.py",
+    "early_exits.py",
+    "language_model.py",
+    "own_model.py",
+    "unfolded.py",
+    "plain_loop.py",
+]
 WEIGHTS = {"DESCEND_PRETRAINED", "DESCEND_DATA"} <= os.environ.keys()  # the tutorial on layers trains a real model
 PICTURES = ["method_in_pictures.py"]
 

@@ -300,7 +300,7 @@ class Summary(Verdict, Provenance, File):
         objective = losses[-1 if self.after is None else self.after]
         violations = [self.cap_violation or 0.0, *self.violations]
         slack = [self.cap_slack or 0.0, *(self.slack or [0.0] * self.depth)]
-        if self.target != "step":  # λ is a price in units of the objective, of relative violations
+        if self.target in ("geometric", "no_worse"):  # λ is a price in units of the objective, of relative violations
             units, price = [losses[0], *losses[:-1]], 1.0
             if self.after is not None:
                 units[self.after + 1 :] = [objective] * (self.depth - self.after)
