@@ -16,7 +16,7 @@ class RandomDepth(Method):
     name = "random-depth"
     about = "the loss of one layer 1 … L, drawn anew at every step"
     label = "Random depth"
-    style = Style("#8a6d00", "#d9b500", "p")
+    style = Style("#007a87", "#6fdbe8", "8")
     order = 45
 
     inner = True
