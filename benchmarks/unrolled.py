@@ -50,6 +50,7 @@ class Network(NamedTuple):
         settings: Of the recipe and the training.
         tied: Whether it can run past K.
         shifts: Name → the test data, the noise level γ and its kind.
+        without: Arms that it is not trained by.
     """
 
     recipe: str
@@ -57,6 +58,7 @@ class Network(NamedTuple):
     settings: dict[str, Any]
     tied: bool
     shifts: dict[str, tuple[str, float, str]]
+    without: tuple[str, ...] = ()
 
 
 def _shifts(other: str, trained: float = 0.1) -> dict[str, tuple[str, float, str]]:
@@ -78,10 +80,20 @@ _LOOPED = {"max_steps": 600, "per_device_train_batch_size": 32}
 NETWORKS = {
     "LISTA": Network("lista", 10, _LISTA, False, _shifts("denser")),
     "PGD": Network("pgd", 5, _PGD, False, _shifts("finer")),
-    "LISTA tied": Network("lista", 10, {**_LISTA, "tied": True}, True, _shifts("denser")),
-    "PGD tied": Network("pgd", 5, {**_PGD, "tied": True}, True, _shifts("finer")),
-    "looped": Network("", 6, _LOOPED, True, {f"noise {level:g}": ("", level, "gaussian") for level in (0.0, 0.5, 1.0)}),
+    "LISTA tied": Network("lista", 10, {**_LISTA, "tied": True}, True, _shifts("denser"), ("geometric-.8",)),
+    "PGD tied": Network("pgd", 5, {**_PGD, "tied": True}, True, _shifts("finer"), ("geometric-.8",)),
+    "looped": Network(
+        "",
+        6,
+        _LOOPED,
+        True,
+        {f"noise {level:g}": ("", level, "gaussian") for level in (0.0, 0.5, 1.0)},
+        ("linear", "geometric-.2", "geometric-.8", "alpha-.1", "penalty", "erm-2K"),
+    ),
 }
+
+FIRST = ("erm", "linear", "geometric-.2", "random-2K", "no-worse")
+"""The arms of the primary comparisons, which run before the others."""
 
 ARMS: dict[str, dict[str, Any]] = {
     "erm": {"method": "erm"},
@@ -150,21 +162,22 @@ class Cell(NamedTuple):
 
 
 def arms_of(name: str) -> dict[str, dict[str, Any]]:
-    """The arms of a network, in the order of worth."""
+    """The arms of a network."""
     further = FURTHER_ARMS if NETWORKS[name].tied else {}
-    return ARMS | further | (PRECURSOR_ARMS if name == "LISTA" else {}) | (AFTERWARDS if not further else {})
+    every = ARMS | further | (PRECURSOR_ARMS if name == "LISTA" else {}) | (AFTERWARDS if not further else {})
+    return {arm: settings for arm, settings in every.items() if arm not in NETWORKS[name].without}
 
 
 def open_cells(rows: Sequence[dict[str, Any]]) -> Iterator[Cell]:
-    """The cells that are not among rows: first those of the rates, then those of an arm's chosen rate."""
+    """The cells that are not among rows, by worth: first those of the rates, then those of an arm's chosen rate."""
     done = {Cell(*(row[name] for name in Cell._fields)) for row in rows}
-    for name in NETWORKS:
-        for arm in arms_of(name):
-            cells = [Cell(name, arm, rate, seed) for rate in RATES for seed in SEARCHED]
-            if all(cell in done for cell in cells):
-                rate = chosen_rate(rows, name, arm)
-                cells = [Cell(name, arm, rate, seed) for seed in SEEDS]
-            yield from (cell for cell in cells if cell not in done)
+    every = [(name, arm) for name in NETWORKS for arm in arms_of(name)]
+    for name, arm in sorted(every, key=lambda pair: pair[1] not in FIRST):
+        cells = [Cell(name, arm, rate, seed) for rate in RATES for seed in SEARCHED]
+        if all(cell in done for cell in cells):
+            rate = chosen_rate(rows, name, arm)
+            cells = [Cell(name, arm, rate, seed) for seed in SEEDS]
+        yield from (cell for cell in cells if cell not in done)
 
 
 def chosen_rate(rows: Sequence[dict[str, Any]], network: str, arm: str) -> float:
