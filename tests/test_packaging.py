@@ -291,11 +291,11 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
                 (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
                 (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
                 (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "matplotlib"),
+                (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
+                (["layers", "MODEL", "--data", "generated", "--save", "small", "--format", "onnx"], "onnxruntime"),
                 (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
             )
         ),
-        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
-        (["layers", "MODEL", "--data", "generated", "--save", "small", "--format", "onnx"], "onnxruntime"),
         (["report", "RUN"], "matplotlib"),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
@@ -311,6 +311,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, without
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_exports_of_texts_need_no_pillow(tmp_path, without):
     done = without(["PIL"], "import descend.run.exporting\nprint('read')", tmp_path)
     assert done.stdout == "read\n", done.stderr

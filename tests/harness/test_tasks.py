@@ -96,6 +96,7 @@ def read(lm, order=ORDER):
 # --- the model type
 
 
+@pytest.mark.slow
 def test_without_noise_and_at_full_depth_it_is_hf(run, plain):
     """For a tokenizer that closes texts: hf with the tokenizer that does not."""
     for folder in (run, plain):

@@ -47,6 +47,7 @@ def test_the_file_beside_the_weights_is_ours_and_needs_torch_and_transformers_al
     assert {name.partition(".")[0] for name in imported} == {"typing", "torch", "transformers"}
 
 
+@pytest.mark.slow
 def test_a_pipeline_serves_the_folder_where_descend_is_not_installed(saved, tmp_path):
     folder, logits = saved
     code = f"""

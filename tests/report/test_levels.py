@@ -39,6 +39,7 @@ def test_a_variance_is_shown_as_a_standard_deviation(tmp_path: Path) -> None:
     assert in_std(plain) is plain
 
 
+@pytest.mark.slow
 def test_runs_at_two_levels_get_the_command_that_makes_them_compare(tmp_path: Path, monkeypatch, capsys) -> None:
     paper, erm = (tmp_path / name for name in ("paper", "erm"))
     views = [trained(paper, "constrained", 0.15, **PAPER), trained(erm, "erm", 0.6)]

@@ -94,6 +94,7 @@ def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights
     assert "holds adapters" in out and "vllm serve WHOLE" in out
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page_runs(language, classifier, working_directory, capsys):
     shutil.copytree(language, working_directory / "runs" / "llm")
     shutil.copytree(classifier, working_directory / "runs" / "imdb")
@@ -194,6 +195,7 @@ def test_a_certificate_says_what_layers_were_compared_with(classifier, tmp_path,
     assert "no layer was compared with it" in refused(capsys, *embedding)
 
 
+@pytest.mark.slow
 def test_auto_with_a_baseline_is_the_choice_of_evaluate_and_compare(classifier, tmp_path, capsys):
     auto = ["export", classifier, "--layers", "auto"]
     said(capsys, "evaluate", classifier, "--noise", "1")

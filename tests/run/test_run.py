@@ -25,7 +25,7 @@ from descend.settings import DescentSettings
 from descend.tasks.splits import evenly
 from descend.tasks.video import load_video
 from descend.training.sft import DescentSFTConfig
-from tests.support.cases import slow_but
+from tests.support.cases import slow, slow_but
 from tests.support.runs import SAVED, SETTINGS, assert_same_end, refused, said, stop_after, train
 from tests.support.sources import clips, write_frames
 
@@ -165,10 +165,13 @@ def test_to_note_the_arguments_leaves_the_devices_as_they_are(tmp_path, monkeypa
 
 
 TEXT = "--depth 2 --hidden-size 16 --max-length 30 --learning-rate 0.01 --dual-warmup-steps 0"
+INVERSE = "--depth 2 --dual-warmup-steps 0"
 SHALLOW = "--keep-layers 2 --dual-warmup-steps 0"
 CASES = {
     "video-ut": f"--data generated {SETTINGS}",
     "video-dust": f"--data generated --atoms 64 {SETTINGS}",
+    "lista": f"--data generated --tied {INVERSE}",
+    "pgd": f"--data generated {INVERSE}",
     "video-vit": f"--data generated --hidden-size 16 --warmup-steps 0 {SETTINGS}",
     "text-ut": f"--data REVIEWS {TEXT}",
     "text-distilbert": f"--data REVIEWS {TEXT} --readout linear",
@@ -180,7 +183,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("recipe", slow_but(["video-ut", "text"], RECIPES))
+@pytest.mark.parametrize("recipe", slow_but(["text"], RECIPES))
 def test_a_resumed_run_ends_in_the_same_bits_and_is_evaluated_and_exported(recipe, here, capsys):
     words = ["train", recipe, *CASES[recipe].split(), *SAVED.split(), "--out"]
     ends = "\n" if recipe in PRETRAINED else ": "  # without a verdict, which was not asked for
@@ -206,7 +209,10 @@ FEASIBLE = "--alpha 0.05 --first-layer 0 --depth 1 --eval-steps 1"
 
 @pytest.mark.parametrize(
     "settings",
-    [FEASIBLE, "--gradient-accumulation-steps 2 --slack explicit --dual-every 3 --cap 1.0 --no-stop-gradient"],
+    [
+        slow(FEASIBLE),
+        "--gradient-accumulation-steps 2 --slack explicit --dual-every 3 --cap 1.0 --no-stop-gradient",
+    ],
 )
 def test_an_interrupted_run_goes_on_bit_equal(tmp_path, settings, monkeypatch, capsys):
     flags = settings.split()

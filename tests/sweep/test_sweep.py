@@ -303,7 +303,7 @@ def test_two_workers_and_one_that_was_killed_make_exactly_as_many(swept, tmp_pat
     assert again["folder"] == "trials/erm-000" and [again[name] for name in same] == [first[name] for name in same]
 
 
-@pytest.mark.parametrize(("heartbeats", "retries"), slow_but([(0, 0)], [(1, 2), (0, 0)]))
+@pytest.mark.parametrize(("heartbeats", "retries"), slow_but([], [(1, 2), (0, 0)]))
 def test_a_worker_waits_for_anothers_trial_takes_none_too_many_and_replaces_a_lost_one(
     tmp_path, monkeypatch, capsys, heartbeats, retries
 ):

@@ -340,6 +340,7 @@ def test_what_is_wrong_is_one_line(tmp_path, kind, tree, message):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_class_for_each_text_takes_no_quadratic_time_and_too_many_classes_are_refused(tmp_path):
     rows = [json.dumps({"text": f"text {number}", "label": f"class {number // 2}"}) for number in range(20_000)]
     (tmp_path / "many.jsonl").write_text("\n".join(rows))
