@@ -1,4 +1,4 @@
-"""`UnrolledLoss`: constraints and deep supervision as one loss of a trainer that is not Transformers', such as deepinv's.
+"""`UnrolledLoss`: constraints and deep supervision as a loss of a trainer that is not Transformers', such as deepinv's.
 
 Such a trainer calls the model, then its losses, ``backward`` and the optimizer. It tells a loss neither when the
 optimizer steps nor whether it will call ``backward`` at all: deepinv's evaluations run the loss in training mode. So
@@ -8,7 +8,6 @@ losses count once ``backward`` passes through them, and the dual step follows th
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,9 +29,16 @@ BY_WEIGHTS = sorted(
     name
     for name, method in CLASSES.items()
     if not method.own_exits
-    and all(getattr(method, hook) is getattr(Method, hook) for hook in ("attach", "installed", "before_pass", "weights"))
+    and all(
+        getattr(method, hook) is getattr(Method, hook) for hook in ("attach", "installed", "before_pass", "weights")
+    )
 )
 """The methods that are nothing but weights of layer losses, and so need no trainer of ours."""
+
+
+def squared_error(prediction: Tensor, x: Tensor) -> Tensor:
+    """The squared error of each element, of the shape of x."""
+    return (prediction - x).square()
 
 
 class UnrolledLoss:
@@ -64,8 +70,8 @@ class UnrolledLoss:
             first tensor.
         readout: Turns h_l into a prediction of the shape of x; by default h_l itself. That of h_L is the network's
             output.
-        loss: The loss of a prediction and x, as in ``loss(prediction, x)``: for each element, whose mean over a sample
-            is taken, for each sample (B,), or a mean over the batch.
+        loss: The loss of a prediction and x, ``loss(prediction, x)``: of each element, whose mean over a sample is
+            taken, of each sample (B,), or a mean over the batch; by default the squared error.
         method: ``"constrained"``, ``"erm"``, or deep supervision such as ``"linear"``.
         **settings: Further settings of `DescentConfig` that say what a layer must reach and how multipliers move, such
             as ``strength``, ``alpha``, ``after`` and ``dual_lr``, and those of the method, such as ``inner_weight``.
@@ -86,7 +92,7 @@ class UnrolledLoss:
         depth: int | None = None,
         state: Callable[[Any], Any] = first_tensor,
         readout: str | Callable[[Tensor], Tensor] = lambda hidden: hidden,
-        loss: Callable[[Tensor, Tensor], Tensor] = partial(nn.functional.mse_loss, reduction="none"),
+        loss: Callable[[Tensor, Tensor], Tensor] = squared_error,
         method: str = "constrained",
         **settings: Any,
     ):
@@ -110,6 +116,7 @@ class UnrolledLoss:
         self.losses: Tensor | None = None
         self._layers: HookedModel | None = None
         self._recording = ExitStack()
+        self._calls: Calls | None = None  # of a forward pass that is running
         self._pass: tuple[Calls, Any] | None = None  # the blocks' calls in the last forward pass, and its output
         self._due = False  # whether losses count that no dual step has seen
 
@@ -150,19 +157,10 @@ class UnrolledLoss:
             self._dual.warmup = self._warmup
             self._dual.plan(self._steps)
         self._layers = layers
-        self._hooks = [
-            model.register_forward_pre_hook(self._begin),
-            model.register_forward_hook(self._end, always_call=True),
-            register_optimizer_step_post_hook(_calling(self)),
-        ]
+        model.register_forward_pre_hook(_Hook(self._begin))
+        model.register_forward_hook(_Hook(self._end), always_call=True)
+        register_optimizer_step_post_hook(_Hook(self._step))
         return model
-
-    def remove_hooks(self) -> None:
-        """Stop reading the model, so that it can be pickled or copied without the loss."""
-        self._adapted()
-        for hook in self._hooks:
-            hook.remove()
-        self._pass = None
 
     def forward(
         self,
@@ -192,11 +190,12 @@ class UnrolledLoss:
             NonFiniteLossError: If a mean loss is NaN or infinite in training.
         """
         values = torch.stack([self._of_samples(prediction, x) for prediction in self._predictions(x_net)])
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
         sums = values.detach().sum(1).cpu().double()
         self.losses = sums / len(x)
         weights = self._dual.weights
         nonzero = weights.nonzero().flatten().tolist()  # 0 times an infinite loss would be NaN
-        weighted = weights[nonzero].to(values) @ values[nonzero]
+        weighted = (weights[nonzero, None].to(values) * values[nonzero]).sum(0)  # a matrix product would be autocast
         if weighted.requires_grad:
             if not self.losses.isfinite().all():
                 raise NonFiniteLossError(
@@ -228,13 +227,14 @@ class UnrolledLoss:
 
     def _begin(self, model: nn.Module, args: Any) -> None:
         """Start to record the blocks' calls; those of the pass before are dropped."""
-        self._pass = None
         self._calls = self._recording.enter_context(self._adapted().recording())
+        self._pass = None
 
     def _end(self, model: nn.Module, args: Any, output: Any) -> None:
         """Remove the hooks from the blocks. It is called after a failed pass too."""
         self._recording.close()
-        self._pass = self._calls, output
+        if self._calls is not None:
+            self._pass, self._calls = (self._calls, output), None
 
     def _adapted(self) -> HookedModel:
         """The model, as it is read."""
@@ -278,7 +278,7 @@ class UnrolledLoss:
         self._dual.observe(sums, samples)
         self._due = True
 
-    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Take the dual step after an optimizer's, if that one moves the model and losses count."""
         if not self._due:
             return
@@ -288,16 +288,25 @@ class UnrolledLoss:
             self._dual.step()
 
 
-def _calling(loss: UnrolledLoss) -> Callable[..., None]:
-    """A hook on all optimizers that calls a loss for as long as that lives."""
-    reference = weakref.ref(loss)
+class _Hook:
+    """A method as a hook that does not keep its object alive; a copy or a pickle of it does nothing.
 
-    def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        living = reference()
-        if living is not None:
-            living._step(optimizer)
+    So a copy of the model, such as that of an average of weights, is not read.
 
-    return after
+    Args:
+        method: The bound method; None for a hook that does nothing.
+    """
+
+    def __init__(self, method: Callable[..., None] | None = None):
+        self._method = None if method is None else weakref.WeakMethod(method)
+
+    def __call__(self, *args: Any) -> None:
+        method = None if self._method is None else self._method()
+        if method is not None:
+            method(*args)
+
+    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
+        return _Hook, ()
 
 
 def _config(method: str, given: dict[str, Any]) -> DescentConfig:
