@@ -7,6 +7,8 @@ import runpy
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,7 +24,7 @@ from descend.cli import main
 from descend.models import causal, images
 from descend.models.encoders import FAMILIES
 from descend.tasks.text import generate_instructions
-from tests.support import networks, own, tagging
+from tests.support import networks, own, tagging, unrolled
 from tests.support.cases import slow_but
 from tests.support.documented import ROOT, commands, help_of, python_blocks, words_of
 from tests.support.networks import QUIET, network
@@ -188,6 +190,59 @@ def test_the_guide_to_unrolled_networks(capsys):
     shown = json.loads(re.search(r"```text\n(\[.*\])\n", page.read_text("utf-8"))[1])
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == pytest.approx(shown, rel=0.1)
     assert len(shown) == 11 and scope["network"].max_iter == 5
+
+
+class DeepinvTrainer:
+    """What the guide needs of deepinv's trainer: its order of calls, and a checkpoint after each epoch."""
+
+    saved: ClassVar[dict] = {}
+
+    def __init__(self, model, physics, optimizer, train_dataloader, epochs, losses):
+        self.model, self.physics, self.optimizer, self.losses = model, physics, optimizer, [losses]
+        self.batches, self.epochs = train_dataloader, epochs
+
+    def train(self):
+        self.model = self.losses[0].adapt_model(self.model)
+        begun = self.load_model()
+        for epoch in range(begun["epoch"] + 1 if begun else 0, self.epochs):
+            for x, y in self.batches:
+                self.optimizer.zero_grad()
+                x_net = self.model(y, self.physics)
+                loss = self.losses[0](x=x, x_net=x_net, y=y, physics=self.physics, model=self.model, epoch=epoch)
+                loss.mean().backward()
+                self.optimizer.step()
+            self.save_model("last", epoch)
+
+    def save_model(self, filename, epoch, state=None):
+        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        self.saved[filename] = deepcopy({"epoch": epoch, **parts} | state)
+
+    def load_model(self):
+        if self.saved:
+            self.model.load_state_dict(self.saved["last"]["model"])
+            self.optimizer.load_state_dict(self.saved["last"]["optimizer"])
+        return self.saved.get("last")
+
+
+def test_the_guide_to_another_trainer_saves_and_resumes(capsys):
+    (block,) = (block for block in python_blocks(GUIDES / "own_model.md") if "UnrolledLoss" in block)
+    block = block.replace("fixed_point.iterator", "iteration.step").replace('out["est"][0]', 'out["x"]')
+    block = block.replace("steps=epochs", "steps=4")  # also of the run that ends early
+    x, y = (torch.stack([each[name] for each in unrolled.measured(16)]) for name in ("labels", "y"))
+    batches = [(x[:8], y[:8]), (x[8:], y[8:])]
+
+    def printed(epochs: int) -> str:
+        torch.manual_seed(0)
+        model = unrolled.PGD(5)
+        scope = {"deepinv": SimpleNamespace(Trainer=DeepinvTrainer), "descend": descend, "torch": torch, "x": x, "y": y}
+        scope |= {"model": model, "physics": unrolled.Physics(), "train_dataloader": batches, "epochs": epochs}
+        exec(block, scope | {"optimizer": torch.optim.Adam(model.parameters(), lr=0.05)})
+        return capsys.readouterr().out
+
+    whole = printed(4)
+    DeepinvTrainer.saved.clear()
+    assert printed(2) != whole == printed(4) and len(json.loads(whole)) == 6
+    assert DeepinvTrainer.saved["last"]["descend"]["steps"] == 8
 
 
 # --- README

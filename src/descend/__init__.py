@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from descend.run.run import Run
     from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
+    from descend.training.unrolled_loss import UnrolledLoss
 
 __all__ = [
     "DUST",
@@ -44,6 +45,7 @@ __all__ = [
     "Target",
     "Task",
     "UTConfig",
+    "UnrolledLoss",
     "configure",
     "evaluate",
     "first",
@@ -60,6 +62,7 @@ _ROOMS = {
     "run.run": ("Run",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
+    "training.unrolled_loss": ("UnrolledLoss",),
     "inference": ("DescentClassifier",),
     "inference.denoiser": ("DescentDenoiser",),
 }

@@ -1,5 +1,6 @@
 """Layered models: every layer's output can be read as a prediction."""
 
+from descend.models.calls import Calls, first_tensor
 from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier, decide, leave_at
 from descend.models.denoiser import Denoiser, Reconstruction, UnrolledModel, dct_dictionary
@@ -29,6 +30,7 @@ __all__ = [
     "PLACES",
     "TRANSLATOR",
     "UT",
+    "Calls",
     "DUSTConfig",
     "Denoiser",
     "FirstLayers",
@@ -64,6 +66,7 @@ __all__ = [
     "evaluating",
     "family_of",
     "first",
+    "first_tensor",
     "heard",
     "keep_first",
     "layered",

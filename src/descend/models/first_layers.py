@@ -183,13 +183,14 @@ def plain_output(network: nn.Module, inputs: Any) -> Tensor:
     """What a model's ``forward`` predicts, without any of our readouts.
 
     Args:
-        network: A model of Transformers, or a denoiser.
+        network: A model of Transformers, a denoiser, or an unrolled solver.
         inputs: What `probe_inputs` of its layered model gives.
 
     Returns:
-        The logits, or the reconstruction (B, T, N, P).
+        The logits, the reconstruction (B, T, N, P), or the signal (B, …).
     """
     if isinstance(network, Denoiser):
         return network(inputs).reconstruction
-    logits: Any = logits_of(network(**inputs))
+    output = network(**inputs)
+    logits: Any = output if isinstance(output, Tensor) else logits_of(output)
     return logits

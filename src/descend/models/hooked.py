@@ -210,12 +210,45 @@ class HookedModel(WrappedModel):
         Raises:
             InputError: See `layered`.
         """
-        record, output = self._run(inputs)
+        with self.recording() as record:
+            output = self._output(inputs)
+        return self.states(record, output)
+
+    @contextmanager
+    def recording(self) -> Iterator[Calls]:
+        """Record the blocks' calls of a forward pass inside the ``with`` block; no hook is left after it."""
+        record = Calls(self._state, self._place)
+        gradients = torch.is_grad_enabled()
+
+        def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if gradients and not torch.is_grad_enabled():
+                raise InputError(
+                    f"{type(block).__name__} runs without gradients inside a forward pass that needs them, so inner "
+                    "exits would not train. With activation checkpointing, choose use_reentrant=False."
+                )
+            record.end(block, output)
+
+        with ExitStack() as hooks:
+            for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
+                hooks.enter_context(block.register_forward_pre_hook(partial(record.begin, name), with_kwargs=True))
+                hooks.enter_context(block.register_forward_hook(after))
+            yield record
+
+    def states(self, record: Calls, output: Any) -> tuple[Tensor, ...]:
+        """h_0 … h_L of a recorded forward pass; what the blocks form is checked in the first one.
+
+        Args:
+            record: The blocks' calls, see `recording`.
+            output: What the module returned.
+
+        Raises:
+            InputError: See `layered`.
+        """
         if len(record.outputs) != self.depth:
             raise InputError(
                 f"the blocks of {type(self.network).__name__} were called {len(record.outputs)} times in a forward "
-                f"pass; expected depth = {self.depth} calls. Name the blocks that run, or give descend.layered the "
-                f"depth, which must be the same in every pass, or iterations. See {PAGE}."
+                f"pass; expected depth = {self.depth} calls. Name the blocks that run, or give the depth, which must "
+                f"be the same in every pass, or iterations. See {PAGE}."
             )
         record.refuse_changed(self.network)
         if not self._verified:
@@ -236,33 +269,14 @@ class HookedModel(WrappedModel):
         """Whether `predictions` are those at the ``places`` of some inputs, which the module itself does not take."""
         return isinstance(inputs, Mapping) and PLACES in inputs and PLACES not in self._parameters_of_forward
 
-    def _run(self, inputs: Any) -> tuple[Calls, Any]:
-        """The blocks' calls in a forward pass, and its output; no hook is left after it.
-
-        Args:
-            inputs: Arguments by position, or those by name, of which ``forward`` is given those that it names.
-        """
-        record = Calls(self._state, self._place)
-        gradients = torch.is_grad_enabled()
-
-        def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if gradients and not torch.is_grad_enabled():
-                raise InputError(
-                    f"{type(block).__name__} runs without gradients inside a forward pass that needs them, so inner "
-                    "exits would not train. With activation checkpointing, choose use_reentrant=False."
-                )
-            record.end(block, output)
-
-        with ExitStack() as hooks:
-            for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
-                hooks.enter_context(block.register_forward_pre_hook(partial(record.begin, name), with_kwargs=True))
-                hooks.enter_context(block.register_forward_hook(after))
-            if not isinstance(inputs, Mapping):
-                return record, self._call(inputs if isinstance(inputs, tuple) else (inputs,), {})
-            named = self._parameters_of_forward
-            if not _takes_any(named):
-                inputs = {name: value for name, value in inputs.items() if name in named}
-            return record, self._call((), inputs)
+    def _output(self, inputs: Any) -> Any:
+        """The module's output for arguments by position, or by name, of which ``forward`` gets those that it names."""
+        if not isinstance(inputs, Mapping):
+            return self._call(inputs if isinstance(inputs, tuple) else (inputs,), {})
+        named = self._parameters_of_forward
+        if not _takes_any(named):
+            inputs = {name: value for name, value in inputs.items() if name in named}
+        return self._call((), inputs)
 
     def _call(self, args: Sequence[Any], inputs: Mapping[str, Any]) -> Any:
         """The output of the module for arguments by position and by name, beside the fixed ones."""

@@ -427,7 +427,16 @@ def problem_of(constraints: Mapping[str, Any], depth: int, first: int) -> Descen
     Raises:
         InputError: If a setting is outside its range.
     """
-    config = DescentConfig.__new__(DescentConfig)
     known = {name: value for name, value in constraints.items() if name in PROBLEM}
-    vars(config).update({each.name: each.default for each in fields(DescentSettings)} | known)
-    return config.problem(depth, first)
+    return without_trainer(known).problem(depth, first)
+
+
+def without_trainer(settings: Mapping[str, Any]) -> DescentConfig:
+    """Descend's settings alone, for a training loop that is not Transformers'; their defaults fill the rest.
+
+    Args:
+        settings: Settings of `DescentSettings` by name.
+    """
+    config = DescentConfig.__new__(DescentConfig)
+    vars(config).update({each.name: each.default for each in fields(DescentSettings)} | dict(settings))
+    return config
