@@ -45,7 +45,7 @@ for method in ("erm", "constrained"):
             output_dir=f"runs/first_denoiser/{method}",
             method=method,
             strength=0.75,
-            max_steps=80,
+            max_steps=50,
             learning_rate=2e-3,
             per_device_train_batch_size=2,
             logging_strategy="no",

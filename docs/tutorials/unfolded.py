@@ -84,7 +84,7 @@ for method in ("erm", "constrained"):
     task = Reconstruction(unit=16 * 16, metric="mse")
     trainer = descend.DescentTrainer(models[method], args, task=task, noise=0.1, train_dataset=train)
     trainer.train()
-    summary = descend.evaluate(trainer, test, noise=(0.1,), name="blurred rectangles")
+    summary = descend.evaluate(models[method], test, task=task, noise=(0.1,))
     print(f"{method:11}", *(f"{loss:.4f}" for loss in summary.layer_losses[0.1]))
 
 # %%
