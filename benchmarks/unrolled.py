@@ -22,7 +22,7 @@ from descend.models import evaluating
 from descend.noise import StateNoise
 from descend.training import DescentTrainer
 
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (3e-3, 1e-2, 3e-2)
 SEARCHED, SEEDS = range(3), range(5)
 """The seeds of the rates, and of the arms at their chosen rate."""
 

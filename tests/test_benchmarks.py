@@ -46,17 +46,17 @@ def unrolled_row(network, arm, rate, seed, losses, unrolled):
 
 def test_a_rate_is_the_best_in_the_mean_and_then_has_five_seeds(unrolled):
     cell = unrolled["Cell"]
-    losses = {1e-3: (0.3, 0.3, 0.3), 3e-3: (0.1, 0.1, 0.9), 1e-2: (0.2, 0.2, 0.4)}  # means .3, .37 and .27
+    losses = {3e-3: (0.3, 0.3, 0.3), 1e-2: (0.1, 0.1, 0.9), 3e-2: (0.2, 0.2, 0.4)}  # means .3, .37 and .27
     rows = [
         unrolled_row("LISTA", "erm", rate, seed, [1.0] * 10 + [losses[rate][seed]], unrolled)
         for rate in losses
         for seed in range(3)
     ]
-    assert unrolled["chosen_rate"](rows, "LISTA", "erm") == 1e-2
+    assert unrolled["chosen_rate"](rows, "LISTA", "erm") == 3e-2
     todo = list(unrolled["open_cells"](rows))
-    assert todo[:3] == [cell("LISTA", "erm", 1e-2, 3), cell("LISTA", "erm", 1e-2, 4), cell("LISTA", "linear", 1e-3, 0)]
-    diverged = [row | {"validation": [1.0] * 10 + [float("nan")]} if row["rate"] == 1e-2 else row for row in rows]
-    assert unrolled["chosen_rate"](diverged, "LISTA", "erm") == 1e-3
+    assert todo[:3] == [cell("LISTA", "erm", 3e-2, 3), cell("LISTA", "erm", 3e-2, 4), cell("LISTA", "linear", 3e-3, 0)]
+    diverged = [row | {"validation": [1.0] * 10 + [float("nan")]} if row["rate"] == 3e-2 else row for row in rows]
+    assert unrolled["chosen_rate"](diverged, "LISTA", "erm") == 3e-3
 
 
 def test_differences_are_in_decibels_and_paired_by_seed(unrolled):
@@ -64,7 +64,7 @@ def test_differences_are_in_decibels_and_paired_by_seed(unrolled):
     pairs = [(0.2, 0.1), (0.4, 0.1)]
     rows = {
         arm: [
-            unrolled_row("PGD", arm, 1e-3, seed, [1.0] * 5 + [pair[place]], unrolled) for seed, pair in enumerate(pairs)
+            unrolled_row("PGD", arm, 3e-3, seed, [1.0] * 5 + [pair[place]], unrolled) for seed, pair in enumerate(pairs)
         ]
         for place, arm in enumerate(("erm", "linear"))
     }
@@ -73,7 +73,7 @@ def test_differences_are_in_decibels_and_paired_by_seed(unrolled):
     assert found.half == pytest.approx(12.706 * 3.0103 / 2, rel=1e-3)  # the standard error of two is half their gap
     every = [*rows["erm"], *rows["linear"]]
     text = "\n".join(unrolled["tables"](every))
-    assert "| `erm` | 0.001 | 2 | -5.48 | -0.66 |" in text and "| `linear` | 0.001 | 2 | -4.52 ± 19.12 |" in text
+    assert "| `erm` | 0.003 | 2 | -5.48 | -0.66 |" in text and "| `linear` | 0.003 | 2 | -4.52 ± 19.12 |" in text
     assert "| PGD, K: `geometric-.2` against `erm` |" in text
 
 

@@ -56,7 +56,7 @@ def batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Te
 # ``GeometricTarget`` takes each layer's bound from the losses. Its ``strength``, 0 to 1, says how much of the descent
 # the early layers must do. ``optimizer="price"`` goes with it, and needs to know the number of steps.
 
-STEPS = 1200
+STEPS = 800
 curves, paths = {}, []
 for method in ("plain", "constrained"):
     torch.manual_seed(0)
