@@ -361,8 +361,9 @@ def _dual(summary: Summary) -> str:
     product = "λ · (violation − slack)" if any(summary.slack) else "λ · violation"
     size = f"{dual.gap:.1%}" if math.isfinite(dual.gap) else "diverged"
     state = "has converged" if dual.converged else "has not converged"
+    loss = "last loss" if summary.after is None else f"loss of {summary.unit} {summary.after},"
     words = (
-        f"The dual {state} on {_data(summary)}: all |{product}| add up to {size} of the objective, the last loss "
+        f"The dual {state} on {_data(summary)}: all |{product}| add up to {size} of the objective, the {loss} "
         f"{number(dual.objective)}; at most {SMALL_SLACKNESS:.0%} is small."
     )
     if dual.at_maximum:
