@@ -350,7 +350,7 @@ def hash_of(cell: Cell) -> int:
 def final(rows: Sequence[dict[str, Any]], network: str, arm: str) -> list[dict[str, Any]]:
     """The rows of an arm at its chosen rate, in the order of seeds; empty if it has none."""
     known = [row for row in rows if (row["network"], row["arm"]) == (network, arm)]
-    if not any(row["seed"] in SEARCHED for row in known):
+    if not any(row["seed"] in SEARCHED and row["rate"] in RATES for row in known):
         return []
     rate = chosen_rate(rows, network, arm)
     return sorted((row for row in known if row["rate"] == rate), key=lambda row: row["seed"])
