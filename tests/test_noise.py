@@ -344,6 +344,8 @@ def test_recipes_make_their_noise_so_in_training_and_in_judging():
         )
         assert recipe().corruption(0.2, seed=0).noise_is == "std", name
         for shift in ("gaussian", "uniform", "laplace", "dropout"):
+            if shift == "dropout" and name in ("lista", "pgd"):  # which have no tokens
+                continue
             assert recipe(noise_is="variance").corruption(0.2, 0, shift).at(0.5).noise_is == "variance", name
 
 

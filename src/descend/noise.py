@@ -231,7 +231,8 @@ class StateNoise(GaussianNoise):
     """As `GaussianNoise`, and as much again on the state that every layer is given, drawn anew for each layer.
 
     It is for models whose layers are modules that are called with a tensor first. An exit reads what its layer makes of
-    the noisy state before it, without noise of its own.
+    the noisy state before it, without noise of its own. Activation checkpointing would compute the layers again without
+    the noise.
     """
 
     @contextmanager

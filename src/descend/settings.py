@@ -56,14 +56,15 @@ else:
 
 WITHOUT_ALPHA = {"strength": 0.2, "dual_optimizer": "price", "dual_warmup_steps": 0.0, "resilience": 0.0}
 WITH_ALPHA = {"dual_optimizer": "sgd", "dual_warmup_steps": 0.1, "resilience": 0.05}
-WITH_AFTER = {"dual_optimizer": "sgd", "dual_lr": 0.05, "dual_warmup_steps": 0.0, "resilience": 0.0}
+WITH_AFTER = {"dual_optimizer": "sgd", "dual_warmup_steps": 0.0, "resilience": 0.0}
 """What settings that are None stand for, see `descend.training.config.DescentArguments.resolved`."""
 
 
 def _usual(name: str) -> str:
-    """Both values of a setting that is None, for its help."""
-    plain, with_alpha = (str(table[name]).removesuffix(".0") for table in (WITHOUT_ALPHA, WITH_ALPHA))
-    return f"{plain}; {with_alpha} with α"
+    """The values of a setting that is None, for its help."""
+    usual = [str(table[name]).removesuffix(".0") for table in (WITHOUT_ALPHA, WITH_ALPHA, WITH_AFTER)]
+    plain, with_alpha, with_after = usual
+    return f"{plain}; {with_alpha} with α{' or after' * (with_after == with_alpha)}"
 
 
 def read_alpha(text: str) -> float | list[float]:
@@ -113,7 +114,7 @@ class DescentSettings(_OfMethods):
             rewarded for a higher loss, and layers may be left without room to lower it. None for off where the cap is
             measured, which bounds the reward, and for on with a given cap.
         dual_lr: Learning rate of the multipliers, η_λ; None for 0.03, with ``price`` for 500 over a run, with
-            ``fixed`` for 1, or with ``after`` for 0.05.
+            ``fixed`` for 1; of the projected ascent of ``after`` 0.05.
         dual_optimizer: How multipliers ascend: ``sgd``, ``adam``, ``nupi``, ``price``, or ``fixed`` for a penalty
             of ``dual_lr`` on each violation; None for ``price``, or with α or ``after`` for ``sgd``, the projected
             ascent of Algorithm 1. A step of ``adam`` is about its rate whatever the violation is, so that λ cycles at
@@ -156,7 +157,7 @@ class DescentSettings(_OfMethods):
     first_layer: int | None = setting(None, "exit where the chain starts [0; UT: 1]")
     form: Literal["difference", "ratio"] = setting("difference", "with α: kind of constraint")
     stop_gradient: bool | None = setting(None, "no gradient through α's bounds [with --cap: on]")
-    dual_lr: float | None = setting(None, "learning rate of λ [0.03; price: 500 a run]")
+    dual_lr: float | None = setting(None, "learning rate of λ [0.03; after: 0.05; price: 500; fixed: 1]")
     dual_optimizer: str | None = setting(
         None, f"of λ [{_usual('dual_optimizer')}]", ("sgd", "adam", "nupi", "price", "fixed")
     )

@@ -101,6 +101,8 @@ def test_violations_bounds_and_weights_by_hand(problem, losses, multipliers, vio
 
 
 def test_limits_are_none_where_no_constraint_is_in_force():
+    assert DescentProblem(4, target=NoWorse(2, alpha=0.25)).limits == [None, 0.75, 0.75, None, None]
+    assert DescentProblem(2, target=NoWorse(1)).limits == [None] * 3
     assert DescentProblem(3, alpha=[0.1, 0.2, 0.5], cap=5.0).limits == [None, 0.9, 0.8, 0.5]
     assert DescentProblem(3, alpha=0.5, cap=2.0, first=2).limits == [None, None, None, 0.5]
     assert DescentProblem(2).limits == [None, None, None]
@@ -346,6 +348,7 @@ ARGUMENTS = [
         *((partial(DescentProblem, **{"depth": 3, "alpha": 0.1} | given), words) for given, words in ARGUMENTS),
         (lambda: NoWorse(0), "after must be the layer K .* at least 1; got 0"),
         (lambda: NoWorse(True), "after must be the layer K"),
+        (lambda: NoWorse(2, alpha=0.1, first=2), "first must be from 0 to after - 1; got 2"),
         (lambda: NoWorse(2, alpha=1.0), "alpha must lie strictly between 0 and 1; got 1.0"),
         (lambda: GeometricTarget(1.5), "strength must lie in"),
         (lambda: GeometricTarget(math.nan), "strength must lie in"),

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 import descend
 from descend.errors import InputError
 from descend.models import DUST, UT, DUSTConfig, LayeredClassifier, TextUTConfig, UTConfig, keep_first
+from descend.noise import GaussianNoise, StateNoise
 from descend.run.evaluators import MOST_SAMPLES
 from descend.tasks.splits import evenly
 from tests.support import own, unrolled
@@ -508,6 +509,29 @@ def test_it_is_trained_evaluated_and_answered(name, method, tmp_path):
     *_, last = model.eval().predictions(default_collate(samples(20, 1)))
     losses = task().losses(last, default_collate(samples(20, 1))["labels"])
     assert again.layer_losses[0.0][-1] == pytest.approx(losses.mean().item(), rel=1e-4)
+
+
+def test_noise_between_layers_of_an_unrolled_network_changes_what_its_blocks_are_given():
+    model = unrolled.looped().eval()
+    clean = model.layer_outputs(POINTS)
+    with StateNoise(0.5, 1.0).on(model, indices=range(5)):
+        noisy = model.layer_outputs(POINTS)
+    with GaussianNoise(0.5, 1.0).on(model, indices=range(5)):
+        first = model.layer_outputs(POINTS)
+    assert torch.equal(noisy[1], first[1]) and not torch.equal(noisy[0], clean[0])  # the input's noise is the same
+    assert not torch.allclose(noisy[2], first[2])
+
+
+def test_no_weight_in_the_first_step_is_no_idle_head(tmp_path, caplog):
+    """With ``after`` later layers have no weight until λ rises."""
+    trainer = trainer_of(unrolled.lista(), unrolled.Recovery(), sparse(16), tmp_path, after=4)
+    trainer.train()
+    assert "no gradient reaches" not in caplog.text
+
+
+def test_after_beside_another_method_is_said_to_judge_alone(tmp_path, caplog):
+    trainer_of(unrolled.lista(), unrolled.Recovery(), sparse(16), tmp_path, after=4, method="erm")
+    assert "after 4 is only what the model is judged by: the method erm" in caplog.text
 
 
 def test_sigma_is_that_of_the_measurement(tmp_path):

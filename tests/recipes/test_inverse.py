@@ -54,7 +54,7 @@ def test_a_layer_is_an_iteration_by_its_formula_and_a_tied_network_runs_on(name,
                 further = model.layer_outputs(batch)
             assert len(further) == 10 and all(map(torch.equal, further[:5], states)) and model.depth == 4
         else:
-            with pytest.raises(InputError, match="4 layers with weights of their own; more iterations need one block"):
+            with pytest.raises(InputError, match="4 in all, and no block that runs several times"):
                 model.running(9)
 
 
@@ -102,6 +102,8 @@ def test_another_part_another_seed_another_shift_are_other_signals():
     assert (denser.signals != 0).float().mean() > 1.8 * (test.signals != 0).float().mean()
     with pytest.raises(InputError, match="must be one of generated, other-operator, denser; got 'nowhere'"):
         recipe.load_test("nowhere", None, None)
+    with pytest.raises(InputError, match="token dropout needs tokens; a measurement has none"):
+        recipe.corruption(0.2, 0, "dropout")
     with pytest.raises(InputError, match=r"lista trains on generated signals; got data 'here'.*descend.layered"):
         descend.configure("lista", data="here", output_dir="unused").recipe.load()
 
@@ -125,3 +127,11 @@ def test_a_measurement_of_another_shape_is_refused():
     recipe = descend.configure("pgd", data="generated", output_dir="unused").recipe
     with pytest.raises(InputError, match=r"a measurement must have the shape \(1, 16, 16\); got \(1, 8, 8\)"):
         recipe.network(None)(y=torch.zeros(2, 1, 8, 8))
+
+
+def test_a_distance_has_a_gradient_where_an_estimate_is_exact():
+    task = descend.configure("lista", data="generated", loss="distance", output_dir="unused").recipe.task()
+    estimate = torch.zeros(2, 100, requires_grad=True)
+    signal = torch.stack([torch.zeros(100), torch.ones(100)])
+    task.losses(estimate, signal).sum().backward()
+    assert estimate.grad.isfinite().all() and not estimate.grad[0].any() and estimate.grad[1].any()

@@ -19,7 +19,7 @@ from descend.report.numbers import evaluated_differently, layers_needed, numbers
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
 from descend.report.samples import embed
 from descend.report.terminal import run_lines
-from descend.results import Frames, Results, Summary
+from descend.results import Frames, Latency, Results, Summary
 from descend.settings import METHODS
 from tests.support.pages import NOISE, classifier, fake_run, geometric
 
@@ -480,3 +480,14 @@ def test_a_comparison_names_no_folder_of_this_machine(tmp_path: Path) -> None:
     assert main(["compare", *runs, "--out", str(tmp_path / "page")]) == 0
     page = (tmp_path / "page" / "report.html").read_text()
     assert "constrained" in page and str(tmp_path) not in page and str(Path.home()) not in page
+
+
+def test_tied_networks_of_two_depths_are_timed_apart(view) -> None:
+    """They have the same weights, and so the same hash."""
+    runs = []
+    for depth in (3, 6):
+        timed = Latency(device="CPU", batch_size=4, network="ab", milliseconds=[float(depth)] * (depth + 1))
+        summary = view(settings={"depth": depth}).summary
+        runs.append(Results(summary.model_copy(update={"depth": depth, "latency": timed})))
+    group = group_of(*runs)
+    assert [group.milliseconds(arm) for arm in group.arms] == [[3.0] * 4, [6.0] * 7]

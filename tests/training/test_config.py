@@ -81,6 +81,10 @@ SETTINGS = [
     ({"form": "ratio"}, "form belongs to alpha"),
     ({"after": 0}, "after must be at least 1; got 0"),
     ({"after": 3, "strength": 0.2}, "after sets the bounds: leave strength out"),
+    ({"after": 3, "stop_gradient": False}, "no gradient flows through the bounds of after"),
+    ({"after": 3, "first_layer": 1}, "first_layer goes with after and alpha, .* got 1 with after 3"),
+    ({"after": 3, "alpha": 0.1, "first_layer": 3}, "must then be below after; got 3"),
+    ({"after": 3, "alpha": [0.1, 0.2]}, "with after, alpha is one number"),
     ({"after": 3, "alpha": [0.1, 0.2, 0.1, 0.1]}, "with after, alpha is one number"),
     ({"after": 3, "alpha": 0.1, "cap": 2.0}, "with after, alpha is one number, and alpha_decay, cap"),
     ({"after": 3, "method": "useful"}, "after states bounds, and the method useful is not judged by any"),
@@ -245,6 +249,13 @@ def test_fields_of_transformers_keep_their_defaults(tmp_path):
 
 
 # --- a recipe's defaults depend on values, not on which flags were typed
+
+
+def test_the_dual_rate_of_after_is_that_of_its_rule(tmp_path):
+    rates = {None: 0.05, "sgd": 0.05, "price": 500.0, "fixed": 1.0, "adam": 0.03}
+    for rule, rate in rates.items():
+        assert DescentConfig(str(tmp_path), after=3, dual_optimizer=rule).resolved("dual_lr") == rate
+    assert DescentConfig(str(tmp_path), after=3, dual_lr=0.2).resolved("dual_lr") == 0.2
 
 
 @pytest.mark.parametrize(

@@ -289,12 +289,29 @@ def test_random_depth_takes_each_layer_as_often_and_the_same_one_wherever_a_step
     assert method.inner and CLASSES["random-depth"].objective_weights(4, None) == [0, 0.25, 0.25, 0.25, 0.25]
 
 
-def test_a_step_of_random_depth_trains_the_blocks_up_to_the_drawn_layer_alone(tmp_path):
-    objective = Objective(own.layers(), own.Classes())
-    batch = default_collate(own.samples(4))
-    objective([0.0, 0.0, 1.0, 0.0], **batch).lagrangian.backward()
-    gradients = [[each.grad for each in block.parameters()] for block in objective.model.layer_modules]
-    assert [any(each is not None and each.any() for each in block) for block in gradients] == [True, True, False]
+def test_steps_of_random_depth_are_those_on_the_loss_of_the_drawn_layers(tmp_path):
+    """By hand: SGD on the loss of the layer that the method names at each step."""
+    samples = own.samples(8)
+    settings = {"optim": "sgd", "lr_scheduler_type": "constant", "learning_rate": 0.1, "max_grad_norm": 0.0}
+    settings |= {"max_steps": 6, "per_device_train_batch_size": 8, "seed": 5}
+    args = DescentConfig(str(tmp_path), method="random-depth", **QUIET | settings)
+    torch.manual_seed(1)
+    trainer = DescentTrainer(own.layers(), args, task=own.Classes(), train_dataset=samples)
+    trainer.train()
+    torch.manual_seed(1)
+    model = own.layers()
+    drawn = [trainer.method.weights(step, 6).index(1.0) for step in range(6)]
+    assert len(set(drawn)) > 1
+    batch = default_collate(samples)
+    for layer in drawn:
+        model.zero_grad()
+        own.Classes().losses(list(model.predictions(batch))[layer], batch["labels"]).mean().backward()
+        with torch.no_grad():
+            for each in model.parameters():
+                if each.grad is not None:
+                    each -= 0.1 * each.grad
+    for ours, expected in zip(trainer.objective.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
 
 
 # --- Weights that are given

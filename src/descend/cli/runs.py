@@ -113,7 +113,8 @@ def evaluated(words: Sequence[str]) -> tuple[Path, "Summary"]:
     from descend.recipes import RECIPES, Recipe
 
     kind = RECIPES[recipe].settings if recipe in RECIPES else Recipe
-    check_data(options["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
+    if kind.takes_files:
+        check_data(options["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
     further = _evaluators(options)
     reads = ("model", "data", "task", "dataset", "unseen")
     from descend.run import Run

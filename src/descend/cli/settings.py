@@ -112,7 +112,8 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     given = vars(parser.parse_args(list(words)))
     kind = RECIPES[given["recipe"]].settings
     kind.check_given(given)
-    check_data(given["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
+    if kind.takes_files:  # others know their data by name
+        check_data(given["data"], hub=kind.takes_hub_data, names=kind.names_of_data)
     given["output_dir"] = given.pop("out")
     return given
 

@@ -348,6 +348,7 @@ class NoWorse(Target):
                 f"after must be the layer K that later ones are compared with, at least 1; got {after!r}.",
             ),
             (alpha is not None and not 0 < alpha < 1, f"alpha must lie strictly between 0 and 1; got {alpha}."),
+            (alpha is not None and not 0 <= first < after, f"first must be from 0 to after - 1; got {first}."),
         )
         self.after = after
         self.alpha = alpha

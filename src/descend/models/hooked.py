@@ -230,7 +230,9 @@ class HookedModel(WrappedModel):
 
         with ExitStack() as hooks:
             for name, block in zip(dict.fromkeys(self._block_names), self.layer_modules, strict=True):
-                hooks.enter_context(block.register_forward_pre_hook(partial(record.begin, name), with_kwargs=True))
+                # Before other hooks: noise between layers changes what the block is given.
+                begin = partial(record.begin, name)
+                hooks.enter_context(block.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
                 hooks.enter_context(block.register_forward_hook(after))
             yield record
 

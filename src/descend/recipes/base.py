@@ -133,6 +133,8 @@ class Recipe(ABC):
     """What ``data`` may be beside `GENERATED`."""
     takes_hub_data: ClassVar[bool] = False
     """Whether ``data`` may be a name on the Hub."""
+    takes_files: ClassVar[bool] = True
+    """Whether ``data`` may be a path."""
     names_of_data: ClassVar[tuple[str, ...]] = ()
     """Values of ``data`` that are no path, beside `GENERATED`."""
     needs_model: ClassVar[bool] = False

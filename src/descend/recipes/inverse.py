@@ -35,6 +35,7 @@ class InverseRecipe(Recipe):
     """
 
     has_head = False
+    takes_files = False
     data_help = f"{GENERATED}; a network on your own data goes through descend.layered"
 
     architecture: ClassVar[str]
@@ -84,6 +85,8 @@ class InverseRecipe(Recipe):
 
     def corruption(self, sigma: float | None, seed: int, shift: str = "gaussian") -> Noise:
         """The noise at its training level, between layers too if training has it."""
+        if shift == "dropout":
+            raise InputError("token dropout needs tokens; a measurement has none. Choose another --shift.")
         return super().corruption(sigma, seed, "states" if self.between and shift == "gaussian" else shift)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:

@@ -109,8 +109,8 @@ def robustness(group: Group) -> Chart | None:
         columns = [[table[level] for table in tables if level in table] for level in levels]
         series.append(_line(arm, levels, columns))
     words = (
-        "The last layer’s answer as the input gets noisier. To the right of the dashed line lies stronger noise than "
-        "in training: the flatter a curve stays there, the more robust its network."
+        f"The last {group.unit}’s answer as the input gets noisier. To the right of the dashed line lies stronger "
+        "noise than in training: the flatter a curve stays there, the more robust its network."
     )
     words = f"{words} {group.sigma_apart}".rstrip()
     axes, mark = ("noise level γ", group.metric), (group.train_noise, "training noise")
@@ -188,7 +188,7 @@ def _multipliers(run: Results) -> list[Series]:
         steps, stride = list(values), -(-len(values) // MOST_POINTS)
         shown = [*steps[:-1:stride], steps[-1]]
         colour = to_hex(colormaps["plasma"](0.2 + 0.6 * (layer - 1) / max(depth - 1, 1))) if layer else MUTED
-        name = (f"layer {layer}" if layer % -(-depth // 12) == 0 else "") if layer else "cap"
+        name = (f"{run.summary.unit} {layer}" if layer % -(-depth // 12) == 0 else "") if layer else "cap"
         series.append(Series(name, shown, [values[step] for step in shown], colour, line="-" if layer else ":"))
     return series
 

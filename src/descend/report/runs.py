@@ -154,7 +154,7 @@ class Group:
         """Per sample up to each layer of an arm, the least of networks of its shape timed alike; empty if none was."""
         alike = [other for other in self.arms if other is arm or _shape(other.summary) == _shape(arm.summary)]
         timed = [run.summary.latency for other in alike for run in other.runs if run.summary.latency]
-        return list(map(min, zip(*(each.milliseconds for each in timed), strict=False)))
+        return list(map(min, zip(*(each.milliseconds for each in timed), strict=True)))
 
     @property
     def sigma_apart(self) -> str:
@@ -251,12 +251,15 @@ _SIZES = ("model", "max_length", "image_size", "window", "hidden_size", "tied", 
 
 
 def _shape(summary: Summary) -> object:
-    """What a network's time depends on: its hash, or in files of older versions what a recipe's settings say."""
+    """What a network's time depends on: its hash and its depth, as tied layers have the same weights at any depth.
+
+    In files of older versions it is what a recipe's settings say.
+    """
     timed = summary.latency
     if timed is None or (timed.network is None and summary.of_script):
         return id(summary)
     if timed.network is not None:
-        return timed.network, timed.device, timed.batch_size
+        return timed.network, summary.depth, timed.device, timed.batch_size
     sizes = [summary.settings.get(name) for name in _SIZES]
     return summary.recipe, summary.model, timed.device, timed.batch_size, sizes
 

@@ -31,6 +31,8 @@ def run_lines(summary: Summary) -> list[str]:
         answer_lines(answer),
     ]
     if summary.asked:
+        if summary.after is not None:
+            lines.append(f"Asked: no {summary.unit} after {summary.after} worse than {summary.unit} {summary.after}.")
         verdict = (answer.verdict, missed_sentence(summary), answer.certificate)
         lines.append(" ".join(filter(None, verdict)))
         lines += filter(None, [answer.dual])

@@ -108,6 +108,10 @@ def sweep(
             call resumes it.
     """
     refuse(
+        (
+            given.get("after") is not None,
+            "a sweep compares the last layer's metric, and --after trains for another layer's; leave it out.",
+        ),
         (trials < 1, f"--trials must be at least 1, for each method; got {trials}."),
         (seeds < 1, f"--seeds must be at least 1; got {seeds}."),
         (

@@ -93,6 +93,9 @@ OF_ALPHA = {"alpha_decay": 1.0, "cap": None, "cap_layer": None, "form": "differe
 PROBLEM = ("strength", "alpha", "after", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
 """The settings that say which constraints a model is evaluated by."""
 
+AFTER_RATE = 0.05
+"""The learning rate of the projected ascent of ``after``, whose violations are relative."""
+
 FILLED = ("strength", "dual_optim_args")
 """Settings for which recipes have their own defaults, see `DescentArguments.fill`."""
 
@@ -289,13 +292,22 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         alpha: Any = self.alpha
         refuse(
             (
+                isinstance(alpha, list) or any(getattr(self, name) != usual for name, usual in OF_ALPHA.items()),
+                "with after, alpha is one number, and alpha_decay, cap and form are left out.",
+            ),
+            (
+                self.stop_gradient is False,
+                "no gradient flows through the bounds of after: leave stop_gradient out.",
+            ),
+            (
+                self.first_layer is not None and (alpha is None or self.first_layer >= self.after),
+                f"first_layer goes with after and alpha, and must then be below after; got {self.first_layer} with "
+                f"after {self.after}. Leave it out.",
+            ),
+            (
                 self.after >= depth,
                 f"after must be a layer before the last one, at most {depth - 1}; got {self.after}. A network that "
                 "runs one block several times may be trained with more iterations.",
-            ),
-            (
-                isinstance(alpha, list) or any(getattr(self, name) != usual for name, usual in OF_ALPHA.items()),
-                "with after, alpha is one number, and alpha_decay, cap and form are left out.",
             ),
             (self.strength is not None, "after sets the bounds: leave strength out."),
         )
@@ -346,9 +358,10 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             return value
         usual = WITHOUT_ALPHA if self.alpha is None else WITH_ALPHA
         usual = usual if self.after is None else WITH_AFTER
-        if name == "dual_lr" and name not in usual:
-            return LEARNING_RATES.get(self.resolved("dual_optimizer"))
-        return usual.get(name)
+        if name != "dual_lr":
+            return usual.get(name)
+        rule = self.resolved("dual_optimizer")
+        return AFTER_RATE if self.after is not None and rule == "sgd" else LEARNING_RATES.get(rule)
 
     def warmup(self, steps: int, epoch: int) -> int:
         """The number of warm-up steps, before the constraints take part.

@@ -229,7 +229,10 @@ class TrainerHooks(Trainer):
             loader, data = self.callback_handler.train_dataloader, self.train_dataset
             samples = partial(self.loader.samples, loader, data, self.state)
             self.step.stop(step, samples, partial(self._keep_state_before, model))
-        elif not step and self.ranks.is_main and not self.is_deepspeed_enabled:  # DeepSpeed keeps gradients elsewhere
+            return norm
+        # DeepSpeed keeps gradients elsewhere; where the last exit has no weight yet, later layers have no gradient.
+        looks = not step and self.ranks.is_main and not self.is_deepspeed_enabled
+        if looks and self.step.method.weights(step, self.state.max_steps)[-1]:
             tell_idle_heads(self.objective.model)
         return norm
 

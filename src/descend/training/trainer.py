@@ -30,7 +30,7 @@ from descend.evaluation.calibration import TEMPERATURES
 from descend.evaluation.layers import LayerLosses, WatchRows, few
 from descend.methods import CLASSES, Method
 from descend.models import changed, check_savable, evaluating
-from descend.noise import GaussianNoise, Noise
+from descend.noise import GaussianNoise, Noise, StateNoise
 from descend.objective import Objective
 from descend.results import (
     CARD_FILE,
@@ -99,6 +99,11 @@ class DescentMixin(TrainerHooks):
     ) -> None:
         """Set up the objective, which the accelerator prepares in place of the model."""
         noise = GaussianNoise(noise, seed=args.seed) if isinstance(noise, int | float) else noise
+        if isinstance(noise, StateNoise) and args.gradient_checkpointing:
+            raise InputError(
+                "noise between layers and gradient_checkpointing do not go together: layers are computed again without "
+                "the noise. Leave one of them out."
+            )
         self.objective = Objective(model, task, noise, sample)
         self._exits_are_new = give_own_exits(self.objective, args)
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
@@ -145,6 +150,11 @@ class DescentMixin(TrainerHooks):
                 "alpha through both sides (stop_gradient off) without a cap pays each layer but the last for a higher "
                 f"loss, and nothing bounds that of layer {problem.first}. Give a cap, such as loss/{problem.first} of "
                 "the first log, or leave stop_gradient out."
+            )
+        if args.after is not None and not method.constrained and self.ranks.is_main:
+            logger.warning(
+                f"after {args.after} is only what the model is judged by: the method {args.method} does not train for "
+                "it, and its objective is not the loss of that layer. Choose method constrained to train for it."
             )
         self.add_callback(self.step)
         if args.patience is not None:

@@ -5,6 +5,7 @@ optimizer steps nor whether it will call ``backward`` at all: deepinv's evaluati
 losses count once ``backward`` passes through them, and the dual step follows the step of torch's optimizer.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,6 +25,11 @@ from descend.training.config import PROBLEM, DescentConfig, without_trainer
 
 OF_DUAL = ("dual_lr", "dual_optimizer", "dual_optim_args", "dual_every", "dual_warmup_steps", "resilience")
 """The settings of the multipliers that a loss takes."""
+
+MOST_WAITING = 100
+"""Batches without a step of an optimizer after which a warning says so."""
+
+logger = logging.getLogger(__name__)
 
 BY_WEIGHTS = sorted(
     name
@@ -119,6 +125,7 @@ class UnrolledLoss:
         self._calls: Calls | None = None  # of a forward pass that is running
         self._pass: tuple[Calls, Any] | None = None  # the blocks' calls in the last forward pass, and its output
         self._due = False  # whether losses count that no dual step has seen
+        self._waiting = 0  # how many batches' losses count that no dual step has seen
 
     @property
     def dual(self) -> PrimalDual[DescentProblem]:
@@ -277,6 +284,12 @@ class UnrolledLoss:
         """Count a batch's losses for the next dual step: ``backward`` has come to them."""
         self._dual.observe(sums, samples)
         self._due = True
+        self._waiting += 1
+        if self._waiting == MOST_WAITING and self._dual.problem.constrained:
+            logger.warning(
+                f"{MOST_WAITING} batches went backward, and no optimizer of torch has stepped on parameters of the "
+                "model, so the multipliers do not move. Give the optimizer the model's own parameters."
+            )
 
     def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Take the dual step after an optimizer's, if that one moves the model and losses count."""
@@ -284,7 +297,7 @@ class UnrolledLoss:
             return
         own = {id(parameter) for parameter in self._adapted().network.parameters()}
         if any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-            self._due = False  # first: the multipliers' own optimizer calls this too
+            self._due, self._waiting = False, 0  # first: the multipliers' own optimizer calls this too
             self._dual.step()
 
 

@@ -1,5 +1,6 @@
 """The task of an inverse problem: an estimate is as good as it is near the signal."""
 
+import torch
 from torch import Tensor
 
 from descend.tasks.base import Task
@@ -24,7 +25,8 @@ class Reconstruction(Task):
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The loss of each of N signals, (N,)."""
         errors = self.score(prediction, target)
-        return errors if self.squared else errors.sqrt()
+        # At 0 the root has no gradient.
+        return errors if self.squared else errors.clamp_min(torch.finfo(errors.dtype).tiny).sqrt()
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The squared error of each of N signals, (N,), in the unit."""
