@@ -140,8 +140,11 @@ PRECURSOR_ARMS: dict[str, dict[str, Any]] = {
 }
 """Arms of LISTA alone."""
 
-AFTERWARDS: dict[str, dict[str, Any]] = {}
-"""Arms of LISTA and PGD that were tried after the others were seen."""
+AFTERWARDS: dict[str, dict[str, Any]] = {
+    "alpha-.1-exempt": {"method": "constrained", "alpha": "exempt"},
+    "ratio-.1": {"method": "constrained", "alpha": 0.1, "form": "ratio"},
+}
+"""Arms of PGD that were tried after the others were seen: the last iteration is exempt from α, and the ratio form."""
 
 
 class Interval(NamedTuple):
@@ -164,7 +167,7 @@ class Cell(NamedTuple):
 def arms_of(name: str) -> dict[str, dict[str, Any]]:
     """The arms of a network."""
     further = FURTHER_ARMS if NETWORKS[name].tied else {}
-    every = ARMS | further | (PRECURSOR_ARMS if name == "LISTA" else {}) | (AFTERWARDS if not further else {})
+    every = ARMS | further | {"LISTA": PRECURSOR_ARMS, "PGD": AFTERWARDS}.get(name, {})
     return {arm: settings for arm, settings in every.items() if arm not in NETWORKS[name].without}
 
 
@@ -197,6 +200,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     depth = network.iterations * (2 if cell.arm in FURTHER_ARMS else 1)
     if chosen.get("after"):
         chosen["after"] = network.iterations
+    if chosen.get("alpha") == "exempt":  # α of 1e-6 asks for nothing but no rise
+        chosen["alpha"] = [0.1] * (depth - 1) + [1e-6]
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         settings = SAME | network.settings | chosen | {"learning_rate": cell.rate, "seed": cell.seed}
