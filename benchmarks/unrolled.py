@@ -465,7 +465,7 @@ def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield f"| {' | '.join(row)} |"
 
 
-FIGURE = {"erm": "o", "linear": "^", "geometric-.2": "D", "alpha-.1": "v", "random-2K": "P", "no-worse": "s"}
+FIGURE = {"erm": "o", "linear": "^", "geometric-.2": "D", "alpha-.1": "v", "random-2K": "P", "no-worse-.1": "s"}
 """The arms of the picture with their marks."""
 
 
@@ -488,7 +488,7 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
         panel.set_xlabel("iteration")
         if network.tied:
             panel.axvline(network.iterations, linestyle="--", color="grey", linewidth=0.8)
-            panel.set_ylim(top=max(5.0, panel.get_ylim()[0] + 1) if network.recipe else panel.get_ylim()[1])
+            panel.set_ylim(top=min(5.0, panel.get_ylim()[1]))
         panel.legend(fontsize=6)
     panels[0].set_ylabel("loss in dB")
     figure.savefig(file, dpi=110)
