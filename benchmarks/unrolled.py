@@ -21,6 +21,7 @@ from descend.evaluation.layers import Batches, measure
 from descend.models import evaluating
 from descend.noise import StateNoise
 from descend.training import DescentTrainer
+from reproduction.table import holm
 
 RATES = (3e-3, 1e-2, 3e-2)
 SEARCHED, SEEDS = range(3), range(5)
@@ -172,7 +173,7 @@ def arms_of(name: str) -> dict[str, dict[str, Any]]:
 
 
 def open_cells(rows: Sequence[dict[str, Any]]) -> Iterator[Cell]:
-    """The cells that are not among rows, by worth: first those of the rates, then those of an arm's chosen rate."""
+    """The cells that are not among rows, by worth: an arm's runs at all rates, then further seeds at the chosen one."""
     done = {Cell(*(row[name] for name in Cell._fields)) for row in rows}
     every = [(name, arm) for name in NETWORKS for arm in arms_of(name)]
     for name, arm in sorted(every, key=lambda pair: pair[1] not in FIRST):
@@ -311,7 +312,7 @@ def looped_trainer(folder: str, loops: int, settings: dict[str, Any]) -> Descent
     Args:
         folder: For the run.
         loops: L.
-        settings: Training arguments; those of a recipe are left out.
+        settings: Training arguments, and settings of recipes, which are not used.
     """
     of_recipe = ("tied", "loss", "between", "depth")
     arguments: Any = {name: value for name, value in settings.items() if name not in of_recipe}
@@ -447,14 +448,10 @@ def _primary(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
         difference(final(rows, network, arm), final(rows, network, rival), what)
         for network, arm, rival, what in PRIMARY
     ]
-    order = sorted(range(len(found)), key=lambda number: (math.isnan(found[number].p), found[number].p))
-    holds, rejected = True, set()
-    for place, number in enumerate(order):
-        holds = holds and found[number].p <= 0.05 / (len(found) - place)
-        rejected |= {number} if holds else set()
-    for number, (network, arm, rival, what) in enumerate(PRIMARY):
+    adjusted = holm([each.p for each in found])
+    for (network, arm, rival, what), each, p in zip(PRIMARY, found, adjusted, strict=True):
         words = f"{network}, {what}: `{arm}` against `{rival}`"
-        yield [words, in_words(found[number]), f"{found[number].p:.2g}", "differs" if number in rejected else "open"]
+        yield [words, in_words(each), f"{each.p:.2g}", "differs" if p <= 0.05 else "open"]
 
 
 def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -496,7 +493,7 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
 
 def main() -> None:
     """Run cells, print the tables of a file, or draw it."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/unrolled.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.unrolled", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run", help="run the cells that are not done")
     runs.add_argument("--out", type=Path, required=True, help="file of rows, to which new ones are added")

@@ -23,7 +23,7 @@ from matplotlib import pyplot
 from torch import nn
 
 import descend
-from descend.models.unfolded import blurred
+from descend.models import blurred
 from descend.tasks.inverse import Reconstruction, images
 
 

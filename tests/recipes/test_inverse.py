@@ -6,8 +6,7 @@ from torch.utils.data import default_collate
 
 import descend
 from descend.errors import InputError
-from descend.models import LISTA, PGD
-from descend.models.unfolded import blurred
+from descend.models import LISTA, PGD, blurred
 from descend.tasks.inverse import dictionary, images, sparse_codes
 
 QUICK = {"max_steps": 3, "per_device_train_batch_size": 8, "eval_strategy": "no", "load_best_model_at_end": False}

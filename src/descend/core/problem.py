@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from descend.core.targets import AtMostZero, Form, NoWorse, Steps, StepTarget, Target
+from descend.core.targets import AtMostZero, Form, Steps, StepTarget, Target
 from descend.errors import InputError, refuse
 
 
@@ -232,12 +232,7 @@ class DescentProblem(Problem):
     @property
     def limits(self) -> list[float | None]:
         """1−α_l, the largest allowed ratio f_l / f_{l−1}, at entry l; None if there is no such constraint."""
-        if isinstance(self.target, NoWorse) and self.target.alpha is not None:
-            chain = range(self.first + 1, self.target.after + 1)
-            return [1 - self.target.alpha if layer in chain else None for layer in range(self.depth + 1)]
-        if not self.alpha or not isinstance(self.target, StepTarget):
-            return [None] * (self.depth + 1)
-        return [rate if layer > self.first else None for layer, rate in enumerate(self.target.rates.tolist())]
+        return self.target.ratios(self.depth + 1)
 
 
 def _weighted(weights: Tensor, losses: Tensor) -> Tensor:

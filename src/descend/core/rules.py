@@ -124,8 +124,8 @@ class FixedPenalty(Rule):
 
     .. math:: \lambda \leftarrow \beta\, [g > 0]
 
-    The gradient of the Lagrangian is then that of the penalty :math:`\beta \sum_k [g_k]_+` with the violations' signs
-    of the step before. Nothing adapts to whether the constraints hold: it is what multipliers are compared with.
+    The Lagrangian then has the gradient of the penalty :math:`\beta \sum_k [g_k]_+`, with the violations' signs at the
+    step before. Nothing adapts to whether the constraints hold: compare multipliers with this rule.
 
     Args:
         params: Tensors to update; their ``grad`` is g.

@@ -2,8 +2,8 @@
 
 The values are mostly the layer losses f_0 … f_L, but any vector will do: losses of groups, an objective and a rate.
 `StepTarget` is the paper's, eq. (4). `GeometricTarget` is the default of training. `NoWorse` is for networks that may
-run on past the layer that counts. What a loss compares predictions
-with has the same name in `descend.tasks`; the two never meet.
+run on past the layer that counts. What a loss compares predictions with has the same name in `descend.tasks`; the two
+never meet.
 """
 
 from abc import ABC, abstractmethod
@@ -93,6 +93,10 @@ class Target(ABC):
         """The contribution of each violation to the merit, (K,), in units of the values; by default [g]₊."""
         return self.violations(values).clamp(min=0.0)
 
+    def ratios(self, size: int) -> list[float | None]:
+        """The largest allowed ratio f_l / f_{l−1} of ``size`` losses; None where the bound is no share of f_{l−1}."""
+        return [None] * size
+
     def check(self, values: Tensor) -> None:
         """Raise an `InputError` for values that this target can't bound; by default for any below 0."""
         if not self.signed:
@@ -181,6 +185,11 @@ class StepTarget(Target):
     def penalties(self, values: Tensor) -> Tensor:
         """[f_l − (1−α_l) f_{l−1}]₊ in both forms, and [f_cap_layer − cap]₊."""
         return self._above(values, values, "difference").clamp(min=0.0)
+
+    def ratios(self, size: int) -> list[float | None]:
+        """1−α_l after ``first``."""
+        known = self.alpha is not None
+        return [rate if known and layer > self.first else None for layer, rate in enumerate(self.rates.tolist())]
 
     def check(self, values: Tensor) -> None:
         """Raise an `InputError` for a loss of 0 or less in a denominator: dividing by it tells nothing of descent."""
@@ -332,7 +341,7 @@ class NoWorse(Target):
 
     Args:
         after: K ≥ 1, the layer whose loss is the objective of training.
-        alpha: α in (0, 1) for the layers up to K; None for no constraint on them.
+        alpha: α in (0, 1) of the layers up to K, one for all or one per layer; None for no constraint on them.
         first: With α, the exit where the chain up to K starts.
 
     Raises:
@@ -341,18 +350,17 @@ class NoWorse(Target):
 
     name = "no_worse"
 
-    def __init__(self, after: int, alpha: float | None = None, first: int = 0):
+    def __init__(self, after: int, alpha: Steps | None = None, first: int = 0):
         refuse(
             (
                 isinstance(after, bool) or not isinstance(after, int) or after < 1,
                 f"after must be the layer K that later ones are compared with, at least 1; got {after!r}.",
             ),
-            (alpha is not None and not 0 < alpha < 1, f"alpha must lie strictly between 0 and 1; got {alpha}."),
             (alpha is not None and not 0 <= first < after, f"first must be from 0 to after - 1; got {first}."),
         )
         self.after = after
-        self.alpha = alpha
         self.first = after if alpha is None else first
+        self._up_to = StepTarget(after, alpha, first=first)
 
     def in_force(self, size: int) -> Tensor:
         """The layers after K; with α all after ``first``."""
@@ -368,15 +376,18 @@ class NoWorse(Target):
 
     def bounds(self, values: Tensor) -> Tensor:
         """f_K after K; up to K (1−α) f_{l−1} with α, else f_l itself."""
-        layers = torch.arange(len(values), device=values.device)
-        chain = values if self.alpha is None else (1 - self.alpha) * before(values)
-        chain = torch.where(layers > self.first, chain, values)
-        return torch.where(layers > self.after, values[self.after], chain)
+        chain = values[: self.after + 1]
+        chain = torch.where(self._up_to.in_force(len(chain)).to(chain.device), self._up_to.bounds(chain), chain)
+        return torch.cat([chain, values[self.after].expand(len(values) - len(chain))])
 
     def units(self, reference: Tensor) -> Tensor:
         """f_K after K, f_{l−1} up to it, so that violations are relative."""
         layers = torch.arange(len(reference), device=reference.device)
         return _positive(torch.where(layers > self.after, reference[self.after], before(reference)))
+
+    def ratios(self, size: int) -> list[float | None]:
+        """1−α for the layers up to K, with α."""
+        return self._up_to.ratios(self.after + 1) + [None] * (size - self.after - 1)
 
 
 def before(losses: Tensor) -> Tensor:

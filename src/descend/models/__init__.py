@@ -16,7 +16,7 @@ from descend.models.loading import MOST_LAYERS, broken, load_model, refuse_broke
 from descend.models.modules import changed, check_savable, close, cuda_devices, evaluating, save_module, tied_names
 from descend.models.own_exits import MARK, TRANSLATOR, heard
 from descend.models.text_ut import TextUTConfig, TextUTForSequenceClassification
-from descend.models.unfolded import LISTA, PGD, LISTAConfig, PGDConfig, UnfoldedModel
+from descend.models.unfolded import LISTA, PGD, LISTAConfig, PGDConfig, UnfoldedModel, blurred
 from descend.models.ut import UT, UTConfig
 from descend.models.vit import ViTDenoiser, ViTDenoiserConfig
 
@@ -55,6 +55,7 @@ __all__ = [
     "UnrolledModel",
     "ViTDenoiser",
     "ViTDenoiserConfig",
+    "blurred",
     "broken",
     "changed",
     "check_family",

@@ -7,7 +7,6 @@ sequence of T tokens, and the tokens of different positions never meet. Their hi
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from transformers.utils import ModelOutput
 
 from descend.errors import InputError
 from descend.models.layered import LayeredModel
-from descend.models.modules import changed
+from descend.models.tied import TiedLayers
 
 
 @dataclass
@@ -145,7 +144,7 @@ class UnrolledConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
 
-class UnrolledModel(Denoiser):
+class UnrolledModel(TiedLayers, Denoiser):
     """The base class of UT and DUST: sequences in, patches out."""
 
     config: UnrolledConfig
@@ -155,15 +154,6 @@ class UnrolledModel(Denoiser):
     def patch_shape(self) -> tuple[None, int]:
         """Any number of patches, and the ``config.patch_size``² pixels of one."""
         return None, self.config.patch_size**2
-
-    @property
-    def iterative(self) -> bool:
-        """Whether weights are tied."""
-        return self.config.tied
-
-    def running(self, iterations: int) -> AbstractContextManager[None]:
-        """Run another number of layers inside the ``with`` block; untied ones can't."""
-        return changed(self.config, depth=iterations) if self.iterative else super().running(iterations)
 
     @abstractmethod
     def energies(self, inputs: Tensor) -> Tensor:

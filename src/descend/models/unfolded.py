@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
@@ -12,8 +11,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from descend.errors import InputError
-from descend.models.layered import LayeredModel
-from descend.models.modules import changed
+from descend.models.tied import TiedLayers
 
 
 class UnfoldedConfig(PreTrainedConfig):
@@ -32,11 +30,10 @@ class UnfoldedConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
 
-class UnfoldedModel(LayeredModel, PreTrainedModel):
+class UnfoldedModel(TiedLayers, PreTrainedModel):
     """The base class of unrolled solvers. A layer is an iteration, and h_l is the estimate x_l of the signal.
 
-    A subclass sets ``layers``, a ``ModuleList`` of L blocks, or of one if they are tied, each called with x_{l−1} and
-    y.
+    There are L blocks, or one if they are tied, each called with x_{l−1} and y.
 
     Raises:
         InputError: If a measurement has another shape.
@@ -44,21 +41,12 @@ class UnfoldedModel(LayeredModel, PreTrainedModel):
 
     main_input_name = "y"
     config: UnfoldedConfig
-    layers: nn.ModuleList
 
     def __init__(self, config: UnfoldedConfig):
         super().__init__(config)
         self.measurement = nn.Identity()
-
-    @property
-    def depth(self) -> int:
-        """L, the number of iterations."""
-        return self.config.depth
-
-    @property
-    def iterative(self) -> bool:
-        """Whether weights are tied."""
-        return self.config.tied
+        self.layers = nn.ModuleList(self.block() for _ in range(1 if config.tied else config.depth))
+        self.post_init()
 
     @property
     def layer_modules(self) -> nn.ModuleList:
@@ -69,6 +57,10 @@ class UnfoldedModel(LayeredModel, PreTrainedModel):
     @abstractmethod
     def measured(self) -> tuple[int, ...]:
         """The shape of one measurement."""
+
+    @abstractmethod
+    def block(self) -> nn.Module:
+        """A new block."""
 
     @abstractmethod
     def start(self, y: Tensor) -> Tensor:
@@ -109,10 +101,6 @@ class UnfoldedModel(LayeredModel, PreTrainedModel):
         drawn = torch.rand((2, *self.measured), generator=generator, dtype=torch.float32, device="cpu")
         return {"y": drawn.to(weight.device, weight.dtype)}
 
-    def running(self, iterations: int) -> AbstractContextManager[None]:
-        """Run another number of iterations inside the ``with`` block; untied layers can't."""
-        return changed(self.config, depth=iterations) if self.iterative else super().running(iterations)
-
     def _init_weights(self, module: nn.Module) -> None:
         """Does nothing: constructors set the weights. Transformers calls this for weights that a checkpoint lacks."""
 
@@ -141,22 +129,20 @@ class LISTA(UnfoldedModel):
     .. math:: x_l = \eta_{\theta_l}(W_l\, y + S_l\, x_{l-1}), \quad x_0 = 0, \qquad
         \eta_\theta(z) = \mathrm{sign}(z)\,[|z| - \theta]_+
 
-    W (n, m), S (n, n) and θ ≥ 0 of every layer are free. `start_from` sets them to those of ISTA.
+    W (n, m), S (n, n) and θ ≥ 0 of every layer are free. `start_from` sets them to the values of ISTA.
     """
 
     config_class = LISTAConfig
     config: LISTAConfig
 
-    def __init__(self, config: LISTAConfig):
-        super().__init__(config)
-        count = 1 if config.tied else config.depth
-        self.layers = nn.ModuleList(Shrinkage(config.rows, config.columns) for _ in range(count))
-        self.post_init()
-
     @property
     def measured(self) -> tuple[int, ...]:
         """(m,)."""
         return (self.config.rows,)
+
+    def block(self) -> nn.Module:
+        """A new layer, with W = 0, S = I and θ = 0."""
+        return Shrinkage(self.config.rows, self.config.columns)
 
     def start(self, y: Tensor) -> Tensor:
         """x_0 = 0."""
@@ -233,16 +219,14 @@ class PGD(UnfoldedModel):
     config_class = PGDConfig
     config: PGDConfig
 
-    def __init__(self, config: PGDConfig):
-        super().__init__(config)
-        count = 1 if config.tied else config.depth
-        self.layers = nn.ModuleList(ProximalStep(config.channels, config.blur) for _ in range(count))
-        self.post_init()
-
     @property
     def measured(self) -> tuple[int, ...]:
         """(1, side, side)."""
         return (1, self.config.side, self.config.side)
+
+    def block(self) -> nn.Module:
+        """A new layer, with random convolutions and τ = 1."""
+        return ProximalStep(self.config.channels, self.config.blur)
 
     def start(self, y: Tensor) -> Tensor:
         """x_0 = y."""

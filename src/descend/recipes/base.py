@@ -141,6 +141,8 @@ class Recipe(ABC):
     """Whether it trains a pretrained model, which must be named."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Optional packages that it imports."""
+    architecture: ClassVar[str]
+    """The name of the model's class in `descend.models`, for recipes without a `restore` of their own."""
     family: ClassVar[str]
     """The model's name in tables, without its depth."""
 
@@ -211,9 +213,11 @@ class Recipe(ABC):
     def task(self) -> Task:
         """The loss and the metric."""
 
-    @abstractmethod
     def restore(self, folder: str) -> tuple[LayeredModel, Any]:
-        """Load a model that `save_pretrained` wrote, with its tokenizer or image processor; None for videos."""
+        """Load a model that `save_pretrained` wrote, with its tokenizer or image processor; by default without one."""
+        from descend import models
+
+        return load_pretrained(getattr(models, self.architecture), folder), None
 
     def collate(self, tokenizer: Any) -> Collate | None:
         """The function that turns samples into a batch; None for torch's default."""

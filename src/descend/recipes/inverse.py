@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.declared import GENERATED, Layers, NoiseLevel, setting
 from descend.errors import InputError
-from descend.recipes.base import Data, Recipe, load_pretrained
+from descend.recipes.base import Data, Recipe
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -38,8 +38,6 @@ class InverseRecipe(Recipe):
     takes_files = False
     data_help = f"{GENERATED}; a network on your own data goes through descend.layered"
 
-    architecture: ClassVar[str]
-    """The model's name in `descend.models`."""
     signals: ClassVar[str]
     """What the signals are called."""
 
@@ -97,9 +95,3 @@ class InverseRecipe(Recipe):
             f"{data.name}: {train} to train on, {validation} for validation, {test} for test.",
             f"Training noise: {noise} ({data.sigma:.2g}).",
         ], []
-
-    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
-        """Load a model that `save_pretrained` wrote."""
-        from descend import models
-
-        return load_pretrained(getattr(models, self.architecture), folder), None

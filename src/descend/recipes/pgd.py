@@ -50,7 +50,7 @@ class PGDRecipe(InverseRecipe):
         """Images and blurred ones."""
         from functools import partial
 
-        from descend.models.unfolded import blurred
+        from descend.models import blurred
         from descend.tasks.inverse import Measured, images
 
         count = FINER if shift == "finer" else RECTANGLES

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from descend.declared import Layers, setting
 from descend.errors import InputError
-from descend.recipes.base import Data, Recipe, absolute, load_pretrained
+from descend.recipes.base import Data, Recipe, absolute
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -23,9 +23,6 @@ class VideoRecipe(Recipe):
     has_head = False
     data_help = "PATH, a folder or file of videos"
     packages = ("av", "PIL")
-
-    architecture: ClassVar[str]
-    """The model's name in `descend.models`."""
 
     data: str = field(kw_only=True, metadata={"help": "videos, made grey 160x160; or: generated"})
     cache_dir: str | None = setting(None, "folder of decoded frames [~/.cache/descend]")
@@ -112,12 +109,6 @@ class VideoRecipe(Recipe):
         from descend.tasks.video import VideoDenoising
 
         return VideoDenoising()
-
-    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
-        """Load a model that `save_pretrained` wrote."""
-        from descend import models
-
-        return load_pretrained(getattr(models, self.architecture), folder), None
 
 
 def _clips(windows: Dataset) -> str:

@@ -1,7 +1,7 @@
 """The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
 
 from descend.report.answer import Answer
-from descend.report.words import capitalized, drafts_words, exits_words, method_words, missed_words, number
+from descend.report.words import after_words, capitalized, drafts_words, exits_words, method_words, missed_words, number
 from descend.results import Summary, Verdict
 
 
@@ -31,8 +31,8 @@ def run_lines(summary: Summary) -> list[str]:
         answer_lines(answer),
     ]
     if summary.asked:
-        if summary.after is not None:
-            lines.append(f"Asked: no {summary.unit} after {summary.after} worse than {summary.unit} {summary.after}.")
+        if asked := after_words(summary):
+            lines.append(f"Asked: {asked}.")
         verdict = (answer.verdict, missed_sentence(summary), answer.certificate)
         lines.append(" ".join(filter(None, verdict)))
         lines += filter(None, [answer.dual])

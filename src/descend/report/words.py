@@ -55,6 +55,12 @@ def layers_words(layer: int, summary: Summary) -> str:
     return f"{layer} of {summary.depth} {summary.unit}s" if layer else none
 
 
+def after_words(summary: Summary) -> str:
+    """What is asked after layer K, see `descend.NoWorse`; empty where nothing is."""
+    unit, after = summary.unit, summary.after
+    return "" if after is None else f"no {unit} after {after} worse than {unit} {after}"
+
+
 def capitalized(words: str) -> str:
     """The same with a capital letter first; names in them stay as they are."""
     return words[:1].upper() + words[1:]

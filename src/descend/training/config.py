@@ -173,8 +173,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
     def _check(self) -> None:
         refuse_file(self.folder, "another output_dir")
         check(self)
-        if self.alpha is not None:
-            self.alpha = read_alpha(self.alpha) if isinstance(self.alpha, str) else step_numbers(self.alpha)
+        self.read_alpha()
         if self.alpha is not None and self.cap is not None and self.stop_gradient is None:
             self.stop_gradient = True
         every = str(self.dual_every)
@@ -221,6 +220,11 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         # deeper than this. Every method is checked, because all are evaluated by the same constraints.
         depth = max(1, len(self.alpha)) if isinstance(self.alpha, list) else MOST_LAYERS
         self._dual(self.problem(depth))
+
+    def read_alpha(self) -> None:
+        """Turn α, if it is a text, a tensor or an array, into a number or a list of numbers."""
+        if self.alpha is not None:
+            self.alpha = read_alpha(self.alpha) if isinstance(self.alpha, str) else step_numbers(self.alpha)
 
     def check_best_metric(self, measured: Iterable[str]) -> None:
         """Raise an error if ``metric_for_best_model`` is given and none of these metrics."""

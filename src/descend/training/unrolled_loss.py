@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from descend.core import DescentProblem, PrimalDual, refuse_negative
-from descend.core.targets import step_numbers
 from descend.errors import InputError, NonFiniteLossError, refuse
 from descend.methods import CLASSES, Method
 from descend.models import Calls, HookedModel, close, first_tensor, layered
-from descend.settings import METHODS, DescentSettings, check_method, read_alpha, settings_of
+from descend.settings import METHODS, DescentSettings, check_method, settings_of
 from descend.training.config import PROBLEM, DescentConfig, without_trainer
 
 OF_DUAL = ("dual_lr", "dual_optimizer", "dual_optim_args", "dual_every", "dual_warmup_steps", "resilience")
@@ -54,10 +53,10 @@ class UnrolledLoss:
 
     .. math:: \sum_l w_l f_l, \qquad f_l = \text{loss}(\text{readout}(h_l), x),
 
-    with the method's weights: those of deep supervision, or `PrimalDual.weights` at the multipliers before the forward
-    pass. Losses count for the multipliers once ``backward`` has passed through them, so evaluations do not, and all
-    that count until the optimizer's step are averaged. The dual step follows each step of a torch optimizer that holds
-    parameters of the model. A step that a gradient scaler skips counts with the next one.
+    with the method's weights: constants of deep supervision, or `PrimalDual.weights` at the multipliers before the
+    forward pass. Losses count for the multipliers once ``backward`` has passed through them, so evaluations do not, and
+    all that count until the optimizer's step are averaged. The dual step follows each step of a torch optimizer that
+    holds parameters of the model. A step that a gradient scaler skips counts with the next one.
 
     In deepinv::
 
@@ -80,7 +79,7 @@ class UnrolledLoss:
             taken, of each sample (B,), or a mean over the batch; by default the squared error.
         method: ``"constrained"``, ``"erm"``, or deep supervision such as ``"linear"``.
         **settings: Further settings of `DescentConfig` that say what a layer must reach and how multipliers move, such
-            as ``strength``, ``alpha``, ``after`` and ``dual_lr``, and those of the method, such as ``inner_weight``.
+            as ``strength``, ``alpha``, ``after`` and ``dual_lr``, and settings of the method, such as ``inner_weight``.
             Without a ``cap`` the bounds of ``alpha`` are constants in the primal step: no cap is measured.
 
     Attributes:
@@ -124,7 +123,6 @@ class UnrolledLoss:
         self._recording = ExitStack()
         self._calls: Calls | None = None  # of a forward pass that is running
         self._pass: tuple[Calls, Any] | None = None  # the blocks' calls in the last forward pass, and its output
-        self._due = False  # whether losses count that no dual step has seen
         self._waiting = 0  # how many batches' losses count that no dual step has seen
 
     @property
@@ -192,7 +190,7 @@ class UnrolledLoss:
             Σ_l w_l f_l, (B,); its mean is the Lagrangian.
 
         Raises:
-            InputError: If no forward pass was read, it is not that of ``x_net``, its blocks do not fit, a shape is not
+            InputError: If no forward pass was read, it did not give ``x_net``, its blocks do not fit, a shape is not
                 that of x, or a mean loss is negative under constraints.
             NonFiniteLossError: If a mean loss is NaN or infinite in training.
         """
@@ -233,7 +231,7 @@ class UnrolledLoss:
         self.dual.load_state_dict(dict(state))
 
     def _begin(self, model: nn.Module, args: Any) -> None:
-        """Start to record the blocks' calls; those of the pass before are dropped."""
+        """Start to record the blocks' calls; calls of the pass before are dropped."""
         self._calls = self._recording.enter_context(self._adapted().recording())
         self._pass = None
 
@@ -283,7 +281,6 @@ class UnrolledLoss:
     def _observe(self, sums: Tensor, samples: int) -> None:
         """Count a batch's losses for the next dual step: ``backward`` has come to them."""
         self._dual.observe(sums, samples)
-        self._due = True
         self._waiting += 1
         if self._waiting == MOST_WAITING and self._dual.problem.constrained:
             logger.warning(
@@ -293,18 +290,18 @@ class UnrolledLoss:
 
     def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Take the dual step after an optimizer's, if that one moves the model and losses count."""
-        if not self._due:
+        if not self._waiting:
             return
         own = {id(parameter) for parameter in self._adapted().network.parameters()}
         if any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-            self._due, self._waiting = False, 0  # first: the multipliers' own optimizer calls this too
+            self._waiting = 0  # first: the multipliers' own optimizer calls this too
             self._dual.step()
 
 
 class _Hook:
     """A method as a hook that does not keep its object alive; a copy or a pickle of it does nothing.
 
-    So a copy of the model, such as that of an average of weights, is not read.
+    So a copy of the model, such as one for an average of weights, is not read.
 
     Args:
         method: The bound method; None for a hook that does nothing.
@@ -349,8 +346,7 @@ def _config(method: str, given: dict[str, Any]) -> DescentConfig:
     every = settings_of(DescentSettings)
     for name, value in given.items():
         every[name].check(value)
-    if config.alpha is not None:
-        config.alpha = read_alpha(config.alpha) if isinstance(config.alpha, str) else step_numbers(config.alpha)
+    config.read_alpha()
     if config.dual_every == "epoch":
         raise InputError("dual_every must be a number of steps, as a loss does not see epochs; got 'epoch'.")
     return config
