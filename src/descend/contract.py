@@ -22,6 +22,7 @@ from descend.models import (
     HookedModel,
     LayeredCausalLM,
     LayeredClassifier,
+    LayeredEmbedder,
     LayeredImageClassifier,
     LayeredModel,
     LayeredQuestionAnswerer,
@@ -36,6 +37,7 @@ from descend.tasks import Task
 from descend.tasks.base import GROUP, LABELS
 from descend.tasks.images import ImageClassification
 from descend.tasks.text import Classification, NextToken, QuestionAnswering, TokenClassification
+from descend.tasks.text.embedding import Triplets
 from descend.tasks.text.tokens import stored
 
 FEW = 2
@@ -50,6 +52,7 @@ TASKS: dict[type[LayeredModel], type[Task]] = {
     LayeredCausalLM: NextToken,
     LayeredTokenClassifier: TokenClassification,
     LayeredQuestionAnswerer: QuestionAnswering,
+    LayeredEmbedder: Triplets,
 }
 """The default task of each kind of Transformers' models; the first kind that fits counts."""
 
@@ -400,7 +403,7 @@ def _of_transformers(network: PreTrainedModel) -> LibraryModel:
     if library.main_input_name == LayeredImageClassifier.main_input_name:
         return LayeredImageClassifier(network)
     names = [each.__name__ for each in type(library).__mro__]
-    for kind in (LayeredTokenClassifier, LayeredQuestionAnswerer):
+    for kind in (LayeredTokenClassifier, LayeredQuestionAnswerer, LayeredEmbedder):
         if any(name.endswith(kind.task_class) for name in names):
             return kind(network)
     return LayeredClassifier(network) if network.get_output_embeddings() is None else LayeredCausalLM(network)

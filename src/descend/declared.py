@@ -26,6 +26,9 @@ DIGITS = "digits"
 TEXTS = ("imdb", "mnli", "labelled")
 """The values of ``dataset``, the kinds of texts with classes."""
 
+TRIPLETS, SCORED = PAIRS = ("triplets", "scored")
+"""The values of ``dataset`` for embedding models: texts with a nearer and a farther one, and pairs with scores."""
+
 HEALED = 3
 """The last blocks of a cut model that ``--heal`` trains, beside its readout."""
 

@@ -1,7 +1,9 @@
 """Progress of long work: a bar with the time left on a terminal, elsewhere a plain line every few seconds."""
 
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -107,3 +109,16 @@ def waiting(about: str) -> Iterator[None]:
         finally:
             over.set()
             thread.join()
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Hide warnings and lines of libraries on what they lack and do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

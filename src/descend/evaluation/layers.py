@@ -91,10 +91,12 @@ class LayerLosses:
             task: Whose metric it is.
             columns: For each name the values (N, L+1) of each batch.
             groups: (S,).
-            targets: (S,); only read where the logits were kept.
+            targets: (S,); only read where the logits were kept, or scores are made of the whole data set.
         """
         whole = {name: torch.cat(parts) for name, parts in columns.items()}
         scores = whole["scores"].double()
+        if task.scores_together:
+            scores = task.over_data(scores, targets)
         return cls(
             losses=whole["losses"].double(),
             groups=groups,
@@ -208,8 +210,10 @@ def survey(task: Task, batches: Iterable[dict[str, Any]]) -> tuple[str, float | 
             classes.update(target.tolist())
         for name, value in {**batch, "": target}.items():
             if isinstance(value, Tensor) and value.ndim:
-                padded = mask is not None and value.shape[: mask.ndim] == mask.shape
-                kept = value[mask] if padded else value
+                grouped = task.rows > 1 and value.ndim == 3  # of several texts a sample
+                rows = value.flatten(0, 1) if grouped else value
+                padded = mask is not None and rows.shape[: mask.ndim] == mask.shape
+                kept = rows[mask] if padded else value
                 fields[name].update(kept.detach().contiguous().flatten().view(torch.uint8).numpy().data)
     whole = "".join(f"{name} {content.hexdigest()}" for name, content in sorted(fields.items()))
     commonest = max(classes.values()) / classes.total() if classes else None
@@ -260,7 +264,7 @@ def measure(
             inputs, target, mask = task.inputs(batch), task.target(batch), task.mask(batch)
             owners = task.owners(batch).cpu()
             size = len(next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim))
-            draws = SampleDraws(range(seen, seen + size))
+            draws = SampleDraws(range(seen * task.rows, (seen + size) * task.rows))
             for noise, columns in zip(noises, levels, strict=True):
                 with noise.on(model, mask=mask, indices=draws) if noise and noise.level > 0 else nullcontext():
                     values, last = read_exits(
@@ -274,7 +278,7 @@ def measure(
                     progress.update(size)
             groups = task.groups(batch)
             all_groups.append(seen + owners if groups is None else groups.cpu()[owners])
-            targets.append(target.cpu() if keep_logits else target[:0].cpu())
+            targets.append(target.cpu() if keep_logits or task.scores_together else target[:0].cpu())
             # Of packed texts there are more than rows.
             seen += max(size, int(owners.max()) + 1 if len(owners) else 0)
     refuse((not any(map(len, all_groups)), "expected a data set with at least one target to measure; got none."))

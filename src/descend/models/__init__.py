@@ -5,6 +5,15 @@ from descend.models.causal import LayeredCausalLM
 from descend.models.classifiers import LayeredClassifier, decide, leave_at
 from descend.models.denoiser import Denoiser, Reconstruction, UnrolledModel, dct_dictionary
 from descend.models.dust import DUST, DUSTConfig
+from descend.models.embedder import (
+    MOST_TOKENS,
+    Embedder,
+    EmbedderConfig,
+    LayeredEmbedder,
+    beside_encoder,
+    entries_of,
+    sentence_transformer,
+)
 from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.first_layers import FirstLayers, first, keep_first, merged, plain_output, train_last
 from descend.models.hooked import PAGE, HookedModel, layered
@@ -25,6 +34,7 @@ __all__ = [
     "LISTA",
     "MARK",
     "MOST_LAYERS",
+    "MOST_TOKENS",
     "PAGE",
     "PGD",
     "PLACES",
@@ -33,11 +43,14 @@ __all__ = [
     "Calls",
     "DUSTConfig",
     "Denoiser",
+    "Embedder",
+    "EmbedderConfig",
     "FirstLayers",
     "HookedModel",
     "LISTAConfig",
     "LayeredCausalLM",
     "LayeredClassifier",
+    "LayeredEmbedder",
     "LayeredImageClassifier",
     "LayeredModel",
     "LayeredQuestionAnswerer",
@@ -55,6 +68,7 @@ __all__ = [
     "UnrolledModel",
     "ViTDenoiser",
     "ViTDenoiserConfig",
+    "beside_encoder",
     "blurred",
     "broken",
     "changed",
@@ -64,6 +78,7 @@ __all__ = [
     "cuda_devices",
     "dct_dictionary",
     "decide",
+    "entries_of",
     "evaluating",
     "family_of",
     "first",
@@ -80,6 +95,7 @@ __all__ = [
     "refuse_unsafe",
     "resized",
     "save_module",
+    "sentence_transformer",
     "tied_names",
     "train_last",
 ]

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from descend.errors import InputError, refuse
 from descend.models.layered import PLACES
-from descend.models.linear_readout import MeanPooledConfig
+from descend.models.linear_readout import EncoderInside
 from descend.models.modules import WrappedModel, changed, close, cuda_devices, evaluating
 from descend.models.own_exits import EXITS, MARK, TRANSLATOR, key_of, load_saved
 
@@ -86,7 +86,7 @@ def unknown(kind: str, families: Iterable[str]) -> str:
 
 
 def family_of(config: Any, families: Mapping[str, Any]) -> Any:
-    """The row of a configuration; a mean-pooled classifier's has the blocks, norm and longest text of its encoder.
+    """The row of a configuration; one with an encoder inside has the blocks, norm and longest text of that encoder.
 
     Args:
         config: The model's configuration.
@@ -97,7 +97,7 @@ def family_of(config: Any, families: Mapping[str, Any]) -> Any:
     """
     check_family(config, families)
     row = families[config.model_type]
-    if not isinstance(config, MeanPooledConfig):
+    if not isinstance(config, EncoderInside):
         return row
     encoder = family_of(config.encoder, families)
     longest = encoder.longest

@@ -72,29 +72,17 @@ def _of_encoder(name: str) -> Any:
     )
 
 
-class MeanPooledConfig(PreTrainedConfig):
-    """Configuration of `MeanPooledForSequenceClassification`.
+class EncoderInside(PreTrainedConfig):
+    """Configuration of a model around an encoder of any family.
 
     Args:
         encoder: The encoder's configuration, or its entries with ``model_type``.
-        dropout: Dropout rate of the pooled state.
-        classifier_pooling: ``mean``, that of the tokens that are no padding; or ``cls``, the first token.
     """
 
-    model_type = "descend-mean-pooled"
     has_no_defaults_at_init = True
 
-    def __init__(
-        self,
-        encoder: PreTrainedConfig | dict[str, Any],
-        dropout: float = 0.1,
-        classifier_pooling: str = "mean",
-        **kwargs: Any,
-    ):
-        if classifier_pooling not in ("mean", "cls"):
-            raise ValueError(f"classifier_pooling must be mean or cls; got {classifier_pooling!r}.")
+    def __init__(self, encoder: PreTrainedConfig | dict[str, Any], **kwargs: Any):
         self.take(AutoConfig.for_model(**encoder) if isinstance(encoder, dict) else encoder)
-        self.dropout, self.classifier_pooling = dropout, classifier_pooling
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # the trainer aligns them with the tokenizer's
             kwargs.setdefault(name, getattr(self.encoder, name, None))
         super().__init__(**kwargs)
@@ -108,6 +96,30 @@ class MeanPooledConfig(PreTrainedConfig):
 
     num_hidden_layers = _of_encoder("num_hidden_layers")
     vocab_size = _of_encoder("vocab_size")
+
+
+class MeanPooledConfig(EncoderInside):
+    """Configuration of `MeanPooledForSequenceClassification`.
+
+    Args:
+        encoder: The encoder's configuration, or its entries with ``model_type``.
+        dropout: Dropout rate of the pooled state.
+        classifier_pooling: ``mean``, that of the tokens that are no padding; or ``cls``, the first token.
+    """
+
+    model_type = "descend-mean-pooled"
+
+    def __init__(
+        self,
+        encoder: PreTrainedConfig | dict[str, Any],
+        dropout: float = 0.1,
+        classifier_pooling: str = "mean",
+        **kwargs: Any,
+    ):
+        if classifier_pooling not in ("mean", "cls"):
+            raise ValueError(f"classifier_pooling must be mean or cls; got {classifier_pooling!r}.")
+        self.dropout, self.classifier_pooling = dropout, classifier_pooling
+        super().__init__(encoder, **kwargs)
 
 
 class MeanPooledForSequenceClassification(LinearReadout):

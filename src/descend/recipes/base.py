@@ -12,8 +12,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from descend.declared import GENERATED, HEALED, SMALL, Count, InnerShare, Layers, NoiseLevel, Scale, flag_of, setting
-from descend.errors import InputError, refuse
+from descend.declared import (
+    GENERATED,
+    HEALED,
+    SMALL,
+    TRANSFORMERS,
+    Count,
+    InnerShare,
+    Layers,
+    NoiseLevel,
+    Scale,
+    flag_of,
+    setting,
+)
+from descend.errors import InputError, reason, refuse
 from descend.reading import utf8_path
 from descend.settings import PRETRAINED_DUAL, DescentSettings, check
 
@@ -139,6 +151,8 @@ class Recipe(ABC):
     """Values of ``data`` that are no path, beside `GENERATED`."""
     needs_model: ClassVar[bool] = False
     """Whether it trains a pretrained model, which must be named."""
+    export_format: ClassVar[str] = TRANSFORMERS
+    """The format of an export unless another one is asked for."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Optional packages that it imports."""
     architecture: ClassVar[str]
@@ -328,6 +342,7 @@ class Recipe(ABC):
             noise=run.noise,
             train_dataset=run.data.train,
             eval_dataset=run.data.validation,
+            data_collator=self.collate(run.tokenizer),
             processing_class=run.tokenizer,
             callbacks=list(callbacks),
         )
@@ -420,6 +435,30 @@ def absolute(path: str) -> str:
 def absolute_or_name(source: str) -> str:
     """An absolute path of a file or folder; a name on the Hub as it is."""
     return absolute(source) if Path(source).expanduser().exists() else source
+
+
+def folder_of(start: str) -> Path:
+    """The folder of an embedding model; for a name on the Hub the folder that its small files are downloaded to.
+
+    Raises:
+        InputError: If there is no such folder, and nothing of this name can be downloaded.
+    """
+    from huggingface_hub import snapshot_download
+
+    from descend.results import hub_name
+
+    folder = Path(start).expanduser()
+    if folder.is_dir():
+        return folder
+    if hub_name(start) is None:
+        raise InputError(f"{start} is gone: its pooling and prompts can't be read. Put it back.")
+    files = ["modules.json", "tokenizer_config.json", "*sentence*.json", "[0-9]_*/*.json", "[0-9]_*/*.safetensors"]
+    try:
+        return Path(snapshot_download(start, allow_patterns=files))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"what {start} has beside its encoder can't be read: {reason(error)}. Give its folder."
+        ) from error
 
 
 def check_heads(recipe: Any) -> None:

@@ -424,7 +424,7 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
         size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
         on_disk = f"The folder takes {size:.3g} MB."
         write_card(
-            part, whole.card(plain, note=f"{note}\n\n{on_disk}".strip(), metadata=kind.metadata, holds=kind.holds)
+            part, whole.card(plain, note=f"{note}\n\n{on_disk}".strip(), metadata=kind.metadata, holds=form.holds)
         )
         for inputs, wanted in zip(form.batches, expected, strict=True):
             if not form.agrees(output(inputs), wanted):

@@ -1,9 +1,6 @@
 """What an export is written as. `Format` is a checkpoint of Transformers, and the base of the other formats."""
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,9 +18,6 @@ from descend.run.describing import loading_note, serving_line
 
 LEAVE_OUT = "Leave --format out."
 """What to do where another format can't be written."""
-
-MOST_TOKENS = 1_000_000
-"""A tokenizer without a longest text has a ``model_max_length`` above this."""
 
 EXPECTED = "config.json and model.safetensors, as export wrote them"
 
@@ -136,16 +130,3 @@ def check_able(format: str, takes: str, kinds: Any, extra: str, recipe: str) -> 
 def refusal(format: str, takes: str, what: str) -> str:
     """The error of a model that a format can't hold."""
     return f"--format {format} takes {takes}; got {what}. {LEAVE_OUT}"
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Hide warnings and lines of libraries on what they lack and do."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from descend.declared import ONNX
 from descend.errors import InputError, reason, refuse
 from descend.models import (
+    MOST_TOKENS,
     LayeredClassifier,
     LayeredQuestionAnswerer,
     LayeredTokenClassifier,
@@ -19,8 +20,8 @@ from descend.models import (
     changed,
     plain_output,
 )
-from descend.progress import waiting
-from descend.run.formats import LEAVE_OUT, MOST_TOKENS, Format, check_able, refusal, shape_of, silent
+from descend.progress import silent, waiting
+from descend.run.formats import LEAVE_OUT, Format, check_able, refusal, shape_of
 
 FILE = "model.onnx"
 TOLERANCE = 1e-4

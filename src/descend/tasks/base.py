@@ -55,6 +55,9 @@ class Task(ABC):
     """Whether the loss of a target depends on its own prediction alone, not on others in the batch. Then `losses` is
     called once for several layers, which is faster on a GPU."""
 
+    rows: int = 1
+    """How many rows of the model's input a sample makes, such as 2 for a pair of texts; they stand side by side."""
+
     fields: tuple[str, ...] = ()
     """Fields of a sample that this task reads beside the model's inputs, ``labels`` and ``group``; the trainer drops
     all others, as Transformers' Trainer does."""
@@ -98,6 +101,22 @@ class Task(ABC):
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
         """The metric's value at every target, shape (N,); the metric is their mean. By default the loss."""
         return self.losses(prediction, target)
+
+    def over_data(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The scores of all S targets of a data set at E exits, (S, E), from what `score` gave; by default the same.
+
+        For a metric that is no mean of scores, such as a correlation: each target's share, whose mean is the metric.
+
+        Args:
+            scores: What `score` gave, (S, E), double.
+            target: The targets, (S, …).
+        """
+        return scores
+
+    @property
+    def scores_together(self) -> bool:
+        """Whether the metric is made of a whole data set, by a task's own `over_data`."""
+        return type(self).over_data is not Task.over_data
 
     def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor] | None:
         """The predicted class and its probability, both (N,); by default None: the task has no classes."""

@@ -1,4 +1,4 @@
-"""Generated reviews and sentence pairs, so that recipes run without downloaded data."""
+"""Generated reviews, sentence pairs and triplets, so that recipes run without downloaded data."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,8 +40,18 @@ def generate_pairs(count: int, seed: int) -> list[dict[str, Any]]:
     return [_pair(np.random.default_rng([seed, number])) for number in range(count)]
 
 
+def generate_triplets(count: int, seed: int) -> list[dict[str, Any]]:
+    """Generate rows of ``anchor``, ``positive`` (the same in other words) and ``negative`` (one thing is different).
+
+    Args:
+        count: The number of rows; the first ones are the same for every count.
+        seed: The seed of all rows.
+    """
+    return [_triplet(np.random.default_rng([seed, number])) for number in range(count)]
+
+
 def corpus(generate: Callable[[int, int], list[dict[str, Any]]]) -> DatasetDict:
-    """Generate the training and test sides with `generate_reviews` (for IMDb) or `generate_pairs` (for MNLI)."""
+    """Generate the training and test sides with a generator of this file."""
     return DatasetDict({"train": Dataset.from_list(generate(TRAIN, 0)), "test": Dataset.from_list(generate(TEST, 1))})
 
 
@@ -68,3 +78,17 @@ def _pair(rng: np.random.Generator) -> dict[str, Any]:
         2: [f"there is no {animal} in the {place}", f"nothing {does} in the {place}", f"no animal {does}"],
     }[label]
     return {"text": f"a {animal} {does} in the {place} .", "pair": f"{rng.choice(second)} .", "label": label}
+
+
+def _triplet(rng: np.random.Generator) -> dict[str, Any]:
+    animal, other = rng.choice(_ANIMALS, 2, replace=False)
+    does, elsewise = rng.choice(_DOES, 2, replace=False)
+    place, elsewhere = rng.choice(_PLACES, 2, replace=False)
+    hour, price, child = int(rng.integers(24)), int(rng.integers(1000)), int(rng.integers(2, 40))
+    told = f"for {price} euros child {child} saw that at {hour} o'clock"
+    wrong = [(other, does, place), (animal, elsewise, place), (animal, does, elsewhere)][int(rng.integers(3))]
+    return {
+        "anchor": f"{told} a {animal} {does} in the {place} .",
+        "positive": f"in the {place} the {animal} {does} , child {child} saw at {hour} o'clock for {price} euros .",
+        "negative": f"{told} a {wrong[0]} {wrong[1]} in the {wrong[2]} .",
+    }

@@ -28,6 +28,9 @@ from descend.tasks.text.tokens import cleaned
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
 """Suffixes of files with a text in each row."""
 
+MNLI_FILES = (".tsv", ".jsonl")
+"""Suffixes of the files that MNLI comes in."""
+
 MOST_REVIEW = 2**24
 """Largest file of a review, in bytes."""
 
@@ -94,25 +97,7 @@ def read_mnli(path: str | Path, keep_markup: bool = False) -> DatasetDict:
         return _of_hub(path, {"text": "premise", "pair": "hypothesis"}, keep_markup, test="validation_matched")
     if not root.is_dir():
         raise InputError(f"{root} must be a folder with a training and a test file; got a file.")
-    files = pair_files(root)
-    # GLUE's archive also has a subfolder with the original files; prefer the files at the top.
-    files = [file for file in files if file.parent == root] or files
-    refuse_ways_out(root, files)
-    sides: dict[str, list[Path]] = {"train": [], "test": [], "validation": []}
-    for file in files:
-        side, _ = side_and_other_words(file.stem)
-        if side is not None and not file.stem.lower().endswith(("mismatched", "test_matched")):
-            sides[side].append(file)
-    if not sides["test"]:
-        sides["test"] = sides.pop("validation")
-    for side, candidates in sides.items():
-        if len(candidates) > 1 or (not candidates and side != "validation"):
-            names = ", ".join(shown(file.relative_to(root)) for file in candidates) or "none"
-            raise InputError(
-                f"{root} must hold one {side} file, .tsv or .jsonl, such as train.tsv and dev_matched.tsv; got "
-                f"{names}. Give the folder of one format."
-            )
-    return DatasetDict({side: _pairs(file, keep_markup) for side, candidates in sides.items() for file in candidates})
+    return DatasetDict({side: _pairs(file, keep_markup) for side, file in pair_sides(root, "test").items()})
 
 
 def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
@@ -171,17 +156,51 @@ def side_tables(root: Path) -> dict[str, Path]:
 
 def columns(file: Path) -> list[str]:
     """The names of the columns of a file of one of the kinds `TABLES`, by its first row; none if it has no row."""
-    _, row = next(_records(file), ("", {}))
+    _, row = next(records(file), ("", {}))
     return [*row]
 
 
-def pair_files(root: Path) -> list[Path]:
+def pair_files(root: Path, suffixes: tuple[str, ...] = MNLI_FILES) -> list[Path]:
     """The files below a folder that may hold pairs of sentences, by their suffixes."""
     return sorted(
         file
         for file in root.rglob("*")
-        if file.suffix.lower() in (".tsv", ".jsonl") and not is_litter(file.relative_to(root))
+        if file.suffix.lower() in suffixes and file.is_file() and not is_litter(file.relative_to(root))
     )
+
+
+def pair_sides(root: Path, *needed: str, suffixes: tuple[str, ...] = MNLI_FILES) -> dict[str, Path]:
+    """Side → its file of pairs below a folder. Without a test side, validation stands in for it.
+
+    GLUE's mismatched pairs, and its test file, which has no labels, are passed over.
+
+    Args:
+        root: The folder.
+        *needed: The sides that must be there beside ``train``.
+        suffixes: Those of the files.
+
+    Raises:
+        InputError: If a side that is needed is missing, or there are several files for one.
+    """
+    files = pair_files(root, suffixes)
+    # GLUE's archive also has a subfolder with the original files; prefer the files at the top.
+    files = [file for file in files if file.parent == root] or files
+    refuse_ways_out(root, files)
+    sides: dict[str, list[Path]] = {"train": [], "test": [], "validation": []}
+    for file in files:
+        side, _ = side_and_other_words(file.stem)
+        if side is not None and not file.stem.lower().endswith(("mismatched", "test_matched")):
+            sides[side].append(file)
+    if not sides["test"]:
+        sides["test"] = sides.pop("validation")
+    for side, candidates in sides.items():
+        if len(candidates) > 1 or (not candidates and side in ("train", *needed)):
+            names = ", ".join(shown(file.relative_to(root)) for file in candidates) or "none"
+            raise InputError(
+                f"{root} must hold one {side} file, {' or '.join(suffixes)}, such as train.tsv and dev_matched.tsv; "
+                f"got {names}. Give the folder of one format."
+            )
+    return {side: file for side, candidates in sides.items() for file in candidates}
 
 
 def _texts(files: Iterable[tuple[Path, int]], root: Path, keep_markup: bool) -> list[dict[str, Any]]:
@@ -237,7 +256,7 @@ def _rows(
         columns: Our name for a column → its names in files.
         keep_markup: As in `read_imdb`.
     """
-    for place, row in _records(file):
+    for place, row in records(file):
         values = {}
         for name, names in columns.items():
             column = next((each for each in names if each in row), None)
@@ -256,7 +275,7 @@ def _rows(
         yield place, values
 
 
-def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file of one of the kinds `TABLES`, with their places."""
     return json_objects(file) if file.suffix.lower().startswith(".json") else _table(file)
 

@@ -1,0 +1,248 @@
+"""Embedding models: any pretrained encoder, read at every layer by what SentenceTransformers puts behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from descend.declared import GENERATED, PAIRS, SCORED, SENTENCES, TextLength, setting
+from descend.errors import InputError, refuse
+from descend.recipes.base import (
+    Collate,
+    Data,
+    PretrainedSettings,
+    Recipe,
+    absolute,
+    absolute_or_name,
+    check_words,
+    config_of,
+    folder_of,
+    load_pretrained,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import PreTrainedTokenizerBase
+
+    from descend.models import LayeredEmbedder, LayeredModel
+    from descend.tasks.text.embedding import EmbeddingTask
+    from descend.tasks.text.pairs import Pairs
+
+USUAL_LENGTH = 128
+"""Longest text in tokens of an encoder that is no SentenceTransformer."""
+
+
+@dataclass(frozen=True)
+class EmbedRecipe(PretrainedSettings, Recipe):
+    """Embedding models: a SentenceTransformer, or any encoder with the mean of its tokens.
+
+    All layers are read alike, by the modules behind the encoder: pooling, dense layers, normalization.
+
+    Attributes:
+        dataset: `TRIPLETS` or `SCORED`; None for what the columns of the data say.
+        max_length: The longest text in tokens; None for the SentenceTransformer's own, or `USUAL_LENGTH`.
+    """
+
+    name = "embed"
+    help = "embedding models: a SentenceTransformer, or any encoder with mean pooling"
+    order = 85
+    has_head = False
+    packages = ("datasets", "sentence_transformers")
+    data_help = "a file of pairs or triplets, or a folder with one for each side"
+
+    data: str = field(kw_only=True, metadata={"help": "file or folder of pairs or triplets, or: generated"})
+    dataset: str = setting(None, "kind of the data [by its columns]", PAIRS)
+    max_length: TextLength | None = setting(None, "longest text, in tokens [the model's, or 128]")
+    keep_markup: bool = setting(False, "leave <br /> in texts; else it becomes a blank")
+
+    export_format: ClassVar[str] = SENTENCES
+    training = Recipe.training | {
+        "num_train_epochs": 1,
+        "per_device_train_batch_size": 32,
+        "per_device_eval_batch_size": 64,
+        "learning_rate": 5e-5,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0.1,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "method": "linear",
+        "calibrate": False,
+    }
+
+    def completed(self) -> Self:
+        """The recipe with absolute paths, the kind of the data, the longest text and the number of blocks."""
+        from descend.models import check_family, encoders, family_of
+
+        config = config_of(self.model)
+        inside = getattr(config, "encoder", config)
+        refuse(
+            (
+                getattr(config, "is_encoder_decoder", False),
+                f"{self.model} has an encoder and a decoder, whose layers form no one chain. Choose an encoder.",
+            ),
+        )
+        check_family(inside, encoders.FAMILIES)
+        longest = family_of(inside, encoders.FAMILIES).longest
+        most = None if longest is None else longest(inside)
+        usual = self._beside_encoder[0] or USUAL_LENGTH
+        length = self.max_length or (usual if most is None else min(usual, most))
+        if most is not None and length > most:
+            raise InputError(f"{self.model} takes texts of at most {most} tokens; got --max-length {length}.")
+        data = absolute(self.data)
+        return replace(
+            self,
+            data=data,
+            dataset=self.dataset or self._read(data).kind,
+            model=absolute_or_name(self.model),
+            keep_layers=self.layers_of(inside),
+            max_length=length,
+        )
+
+    @property
+    def label(self) -> str:
+        """The model's name in tables, such as BERT-6."""
+        from descend.recipes.classification import family_name
+
+        return f"{family_name(config_of(self.model))}-{self.depth}"
+
+    @property
+    def _beside_encoder(self) -> tuple[int | None, list[Any] | None, dict[str, Any]]:
+        """What a SentenceTransformer has beside its encoder; of a saved embedder its longest text alone."""
+        from descend.models import EmbedderConfig, beside_encoder
+
+        config = config_of(self.model)
+        if isinstance(config, EmbedderConfig):
+            return config.longest, None, {}
+        return beside_encoder(folder_of(self.model))
+
+    def _read(self, data: str) -> Pairs:
+        """The pairs or triplets of a file or folder, or generated ones."""
+        from descend.tasks.text.pairs import generated_pairs, read_pairs
+
+        if data == GENERATED:
+            from descend.tasks.text.corpus import TEST, TRAIN, generate_triplets
+
+            return generated_pairs({"train": generate_triplets(TRAIN, 0), "test": generate_triplets(TEST, 1)})
+        return read_pairs(data, self.dataset, self.keep_markup)
+
+    def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
+        """Load and tokenize the texts."""
+        from descend.tasks.text import load_tokenizer
+        from descend.tasks.text.pairs import split_validation
+
+        found = self._read(self.data)
+        if tokenizer is None:
+            tokenizer = load_tokenizer(self.model)
+            tokenizer.model_max_length = self.max_length
+        prompt = self._prompt(model)
+        encoded, notes = self._encoded(split_validation(found.sides, self.validation_share), tokenizer, prompt)
+        return Data(**encoded, name=self._name(self.data), tokenizer=tokenizer, notes=(*found.notes, *notes))
+
+    def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
+        """Load the test side of other data of the same kind, and their name."""
+        found = self._read(data)
+        if found.kind != self.dataset:
+            raise InputError(
+                f"{data} holds {found.kind}, and the run was trained on {self.dataset}. Give data of its kind."
+            )
+        encoded, notes = self._encoded({"test": found.sides["test"]}, tokenizer, self._prompt(model))
+        name = self._name(data)
+        tell(name, *found.notes, *notes)
+        return encoded["test"], name
+
+    def _name(self, data: str) -> str:
+        """The name of the data set."""
+        return "generated triplets" if data == GENERATED else f"{self.dataset}, {Path(data).name}"
+
+    def _prompt(self, model: LayeredModel | None) -> str:
+        """What SentenceTransformers puts before every text."""
+        if model is not None:
+            return str(model.saved.config.prompt)
+        prompts = self._beside_encoder[2]
+        return str(prompts.get("prompts", {}).get(prompts.get("default_prompt_name") or "", ""))
+
+    def _encoded(
+        self, sides: DatasetDict | dict[str, Dataset], tokenizer: PreTrainedTokenizerBase, prompt: str
+    ) -> tuple[dict[str, Dataset], list[str]]:
+        """Texts → ``input_ids``, a list of k lists of tokens, and ``labels`` and ``group``; and what was cut."""
+        from descend.tasks.text.tokens import encoded_rows
+
+        cut, total = 0, 0
+
+        def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            nonlocal cut, total
+            texts = [f"{prompt}{text}" for each in rows["texts"] for text in each]
+            found = tokenizer(texts, truncation=True, max_length=self.max_length, verbose=False)
+            cut += sum(bool(each.overflowing) for each in found.encodings or ())
+            total += len(texts)
+            ids, k = found["input_ids"], len(rows["texts"][0])
+            return {
+                "input_ids": [ids[start : start + k] for start in range(0, len(ids), k)],
+                "labels": rows["label"],
+                "group": rows["group"],
+            }
+
+        encoded = {side: encoded_rows(rows, encode) for side, rows in sides.items()}
+        note = f"{cut:,} of {total:,} texts are cut at {self.max_length} tokens. --max-length N reads longer ones."
+        return encoded, [note] if cut else []
+
+    def collate(self, tokenizer: Any) -> Collate:
+        """Pad texts to the longest of their batch: ``input_ids`` and ``attention_mask`` (B, k, T)."""
+        import torch
+        from transformers import DataCollatorWithPadding
+
+        pad = DataCollatorWithPadding(tokenizer)
+
+        def padded(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+            count = len(samples[0]["input_ids"])
+            texts = [{"input_ids": text} for sample in samples for text in sample["input_ids"]]
+            found = pad(texts)
+            batch = {name: found[name].unflatten(0, (-1, count)) for name in ("input_ids", "attention_mask")}
+            return batch | {name: torch.tensor([sample[name] for sample in samples]) for name in ("labels", "group")}
+
+        return padded
+
+    def task(self) -> EmbeddingTask:
+        """The task of the data's kind."""
+        from descend.tasks.text.embedding import ScoredPairs, Triplets
+
+        return ScoredPairs() if self.dataset == SCORED else Triplets()
+
+    def network(self, data: Data) -> LayeredEmbedder:
+        """The pretrained model with what is behind its encoder, cut where ``keep_layers`` says so."""
+        from transformers import AutoModel
+
+        from descend.models import Embedder, EmbedderConfig, LayeredEmbedder, entries_of
+
+        config = config_of(self.model)
+        check_words(len(data.tokenizer), config.vocab_size, self.model)
+        if isinstance(config, EmbedderConfig):
+            embedder = load_pretrained(Embedder, self.model, dtype="float32")
+        else:
+            from sentence_transformers.sentence_transformer.modules import Pooling
+
+            longest, later, prompts = self._beside_encoder
+            encoder = load_pretrained(AutoModel, self.model, dtype="float32")
+            if later is None:
+                later = [Pooling(encoder.config.hidden_size, pooling_mode="mean")]
+            named = EmbedderConfig(encoder.config, entries_of(later), longest=longest, **prompts)
+            embedder = Embedder(named, encoder, later)
+        model = LayeredEmbedder(embedder)
+        self.cut(model)
+        return model
+
+    def restore(self, folder: str) -> tuple[LayeredModel, Any]:
+        """Load an embedder that `save_pretrained` wrote, and its tokenizer."""
+        from descend.models import Embedder, LayeredEmbedder
+        from descend.tasks.text import load_tokenizer
+
+        return LayeredEmbedder(load_pretrained(Embedder, folder, dtype="float32")), load_tokenizer(folder)
+
+    def about_model(self) -> list[str]:
+        """What is behind the encoder, and what is trained of a cut model."""
+        later = self._beside_encoder[1]
+        names = ", ".join(type(module).__name__ for module in later) if later else "the mean over tokens"
+        return [f"Every layer is read by what is behind the encoder: {names}.", *super().about_model()]

@@ -1,0 +1,369 @@
+"""Read the data of embedding models: triplets, pairs with scores, pairs alone, and pairs with labels as MNLI's."""
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, DatasetDict
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from descend.declared import SCORED, TRIPLETS
+from descend.errors import InputError, refuse
+from descend.progress import counted
+from descend.reading import plain_text, shown
+from descend.tasks.splits import TEST_SHARE, split_groups, tell_shared
+from descend.tasks.text.sources import MNLI_LABELS, TABLES, pair_sides, records
+from descend.tasks.text.tokens import cleaned
+
+logger = logging.getLogger(__name__)
+
+FIRST = ("anchor", "query", "question", "sentence1", "sentence_a", "premise", "text1", "text", "first")
+SECOND = ("positive", "answer", "passage", "sentence2", "sentence_b", "hypothesis", "text2", "pair", "second")
+NEGATIVE = ("negative", "negative_1", "hard_negative")
+SCORE = ("score", "similarity_score", "similarity", "relatedness_score")
+LABEL = ("gold_label", "label")
+"""The names of columns in files, in small letters; the first that is there counts."""
+
+SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
+"""The score of a pair with a label of MNLI's."""
+
+MOST_CANDIDATES = 20_000
+"""Texts among which negatives are looked for, evenly taken."""
+
+ROWS_AT_ONCE = 256
+"""Anchors whose negatives are looked for at once."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What was read.
+
+    Attributes:
+        kind: `TRIPLETS` or `SCORED`.
+        sides: ``train`` and ``test``, and ``validation`` where it is given, each with ``texts`` (3 or 2 of them),
+            ``label`` (the score; 1 of a triplet), ``group`` and ``source``. Rows of one group share a text, or are
+            linked by rows that do.
+        notes: Sentences on what was passed over or made.
+    """
+
+    kind: str
+    sides: DatasetDict
+    notes: tuple[str, ...]
+
+
+def read_pairs(path: str | Path, kind: str | None = None, keep_markup: bool = False) -> Pairs:
+    """Read triplets, or pairs of texts with scores.
+
+    The columns may have several names, see `FIRST` and those after it. A row of texts (first, second, negative) is a
+    triplet. A row (first, second, score) is a pair with a score; so is one whose label is a number. A row (first,
+    second) alone becomes a triplet, and so does a pair that MNLI labels *entailment*: its negative is a text that
+    contradicts the same premise, or else the second text of another training row that shares most words with the first
+    one, see `hard_negatives`.
+
+    Args:
+        path: A file of one of the kinds `TABLES`, or a folder with such files for the sides that their names say. A
+            file alone, or a folder without a test side, is split at random, the same way in every run; texts that are
+            linked stay on one side.
+        kind: `TRIPLETS` or `SCORED`; None for what the columns say. With `SCORED`, labels as MNLI's are scores of 1, ½
+            and 0.
+        keep_markup: Leave ``<br />`` in the texts; otherwise a blank takes its place.
+
+    Raises:
+        InputError: If the data are missing or have another layout; the message names the file and the line.
+    """
+    root = Path(path).expanduser()
+    if root.is_file() and root.suffix.lower() in TABLES:
+        files = {"train": root}
+    elif root.is_dir():
+        files = pair_sides(root, suffixes=TABLES)
+    else:
+        raise InputError(
+            f"{root} must be a file {', '.join(TABLES)} with two texts in a row, or a folder with such files for its "
+            "sides, such as train.tsv and test.tsv."
+        )
+    passed: Counter[str] = Counter()
+    sides = {side: _rows(file, kind, keep_markup, passed) for side, file in files.items()}
+    kinds = {found for found, _ in sides.values()}
+    refuse(
+        (
+            len(kinds) > 1,
+            f"the files of {root} have different columns: one has scores, another has none. Give them the same.",
+        ),
+    )
+    return _prepared(kinds.pop(), {side: rows for side, (_, rows) in sides.items()}, str(root), passed)
+
+
+def generated_pairs(rows: dict[str, list[dict[str, Any]]]) -> Pairs:
+    """The same of rows in memory, of ``anchor``, ``positive`` and ``negative``, by side."""
+    made = {
+        side: [_row(row["anchor"], row["positive"], row["negative"], source=f"{side} {place}") for place, row in each]
+        for side, each in ((side, list(enumerate(rows))) for side, rows in rows.items())
+    }
+    return _prepared(TRIPLETS, made, "the generated texts", Counter())
+
+
+def split_validation(sides: DatasetDict, share: float) -> DatasetDict:
+    """Split the training side into ``train`` and ``validation``, unless that is given; linked texts stay together."""
+    if "validation" in sides:
+        return sides
+    rows = sides["train"]
+    validation, train = _split(rows["group"][:], share, "validation")
+    return DatasetDict(
+        {"train": rows.select(train), "validation": rows.select(validation), "test": sides["test"]},
+    )
+
+
+def hard_negatives(anchors: Sequence[str], refused: Sequence[set[str]], candidates: Sequence[str]) -> list[str]:
+    """For each anchor the candidate that shares most words with it, by the number of shared words over all of both.
+
+    Args:
+        anchors: The texts.
+        refused: The texts that can't be the negative of each anchor.
+        candidates: Distinct texts.
+
+    Raises:
+        InputError: If an anchor has no candidate left.
+    """
+    known: dict[str, int] = {}
+    first, second = (_counts(texts, known) for texts in (candidates, anchors))
+    first.resize(len(candidates), len(known))
+    sizes, ours = first.sum(1), second.sum(1)
+    place = {text: at for at, text in enumerate(candidates)}
+    found: list[str] = []
+    for start in counted(range(0, len(anchors), ROWS_AT_ONCE), "finding negatives", "part"):
+        part = slice(start, start + ROWS_AT_ONCE)
+        shared = (second[part] @ first.T).toarray()
+        likeness = shared / np.maximum(ours[part, None] + sizes[None] - shared, 1)
+        for row, texts in zip(likeness, refused[part], strict=True):
+            row[[place[text] for text in texts if text in place]] = -1
+            best = int(row.argmax())
+            if row[best] < 0:
+                raise InputError("a pair has no negative: all other texts are linked to it. Give more different texts.")
+            found.append(candidates[best])
+    return found
+
+
+def _counts(texts: Sequence[str], known: dict[str, int]) -> csr_array:
+    """Which words each text has, (texts, words), 0 or 1; new words are added to the known ones."""
+    words = [{known.setdefault(word, len(known)) for word in re.findall(r"\w+", text.casefold())} for text in texts]
+    columns = [word for each in words for word in each]
+    ends = np.cumsum([0, *map(len, words)])
+    return csr_array((np.ones(len(columns), np.int32), columns, ends), shape=(len(texts), len(known)))
+
+
+def _row(first: str, second: str, negative: str | None = None, label: float | str = 1.0, source: str = "") -> dict:
+    return {"first": first, "second": second, "negative": negative, "label": label, "source": source}
+
+
+def _rows(file: Path, kind: str | None, keep_markup: bool, passed: Counter[str]) -> tuple[str, list[dict[str, Any]]]:
+    """The kind of a file's rows, and the rows; a label of MNLI's stays a word.
+
+    Args:
+        file: The file.
+        kind: As in `read_pairs`.
+        keep_markup: As in `read_pairs`.
+        passed: Counts what is passed over, by reason.
+    """
+    rows: list[dict[str, Any]] = []
+    found: str | None = None
+    for place, row in records(file):
+        names = {str(name).casefold(): name for name in row}
+        first, second, negative, score, label = (
+            next((names[each] for each in known if each in names), None)
+            for known in (FIRST, SECOND, NEGATIVE, SCORE, LABEL)
+        )
+        if first is None or second is None:
+            known = FIRST if first is None else SECOND
+            raise InputError(f"{place} has no column {', '.join(known)}; it has {', '.join(map(str, row))}.")
+        texts = [_text(row[name], place, name, keep_markup) for name in (first, second, negative) if name is not None]
+        value: Any = 1.0
+        if negative is not None and kind != SCORED:
+            this = TRIPLETS
+        elif score is not None or label is not None:
+            given = row[score if score is not None else label]
+            if given == "-" and score is None:  # MNLI's annotators did not agree
+                passed["have a label on which the annotators did not agree"] += 1
+                continue
+            value = given if given in MNLI_LABELS and score is None else _number(given, place)
+            this = kind or (TRIPLETS if isinstance(value, str) else SCORED)
+            if this == SCORED and isinstance(value, str):
+                value = SCORES_OF_LABELS[value]
+            if this == TRIPLETS and not isinstance(value, str):
+                raise InputError(
+                    f"{place} has a score, {value:g}, and --dataset {TRIPLETS} asks for triplets. Leave --dataset out, "
+                    "or give the column negative."
+                )
+        else:
+            this = kind or TRIPLETS
+            refuse((kind == SCORED, f"{place} has no column {', '.join(SCORE)}; it has {', '.join(map(str, row))}."))
+        if this == SCORED:
+            texts = texts[:2]
+        if found not in (None, this):
+            raise InputError(f"{place} has another kind of label than the rows before it: {value!r}.")
+        found = this
+        if len({*texts}) < len(texts):
+            passed["have twice the same text"] += 1
+            continue
+        rows.append(_row(*texts, label=value, source=shown(place)))
+    if found is None or not rows:
+        raise InputError(f"{file} holds no pairs of texts.")
+    return found, rows
+
+
+def _text(value: Any, place: str, name: str, keep_markup: bool) -> str:
+    """A text of a row."""
+    value = "" if value is None else value
+    if not plain_text(value):
+        raise InputError(f"{place}: {name} must be text; got {repr(value)[:60]}. Correct or remove the row.")
+    text = cleaned(value, keep_markup)
+    if not text:
+        raise InputError(f"{place}: {name} is empty, so its partner has none. Remove the row.")
+    return text
+
+
+def _number(value: Any, place: str) -> float:
+    """A score of a row."""
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(
+            f"{place}: a score must be a finite number, or a label one of {', '.join(MNLI_LABELS)}; got "
+            f"{repr(value)[:60]}. Correct or remove the row."
+        )
+    return number
+
+
+def _prepared(kind: str, sides: dict[str, list[dict[str, Any]]], name: str, passed: Counter[str]) -> Pairs:
+    """Groups, a test side, negatives and scores in [−1, 1] of rows."""
+    groups = _groups([row for rows in sides.values() for row in rows])
+    for rows in sides.values():
+        for row in rows:
+            row["group"] = groups[row["first"]]
+    if "test" not in sides:
+        every = sides["train"]
+        test, train = _split([row["group"] for row in every], TEST_SHARE, "test")
+        sides = {"train": [every[row] for row in train], "test": [every[row] for row in test]}
+    else:
+        tell_shared({side: {row["first"] for row in rows} for side, rows in sides.items()}, "first texts")
+    notes = [f"{count:,} rows of {name} are left out: they {why}." for why, count in passed.items()]
+    notes += _with_negatives(sides, name) if kind == TRIPLETS else _scaled(sides, name)
+    texts = ("first", "second", "negative")[: 3 if kind == TRIPLETS else 2]
+    parts = {
+        side: Dataset.from_list(
+            [
+                {
+                    "texts": [row[each] for each in texts],
+                    "label": float(row["label"]),
+                    "group": row["group"],
+                    "source": row["source"],
+                }
+                for row in rows
+            ]
+        )
+        for side, rows in sides.items()
+    }
+    return Pairs(kind, DatasetDict(parts), tuple(notes))
+
+
+def _groups(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """The group of each first text: rows with a text in common are of one group, and so are chains of such rows."""
+    numbers: dict[str, int] = {}
+    ends: list[tuple[int, int]] = []
+    for row in rows:
+        first, *others = (
+            numbers.setdefault(row[name], len(numbers))
+            for name in ("first", "second", "negative")
+            if row[name] is not None
+        )
+        ends += [(first, other) for other in others]
+    one, two = np.array(ends).T
+    links = csr_array((np.ones(len(ends), np.int8), (one, two)), shape=(len(numbers), len(numbers)))
+    _, group = connected_components(links, directed=False)
+    return {text: int(group[number]) for text, number in numbers.items()}
+
+
+def _split(groups: Sequence[int], share: float, side: str) -> list[list[int]]:
+    """The rows of a part, and the others; groups stay whole."""
+    count = round(len(groups) * share)
+    different = len({*groups})
+    if count < 2 or different < 2:
+        raise InputError(
+            f"the {side} side needs at least 2 rows that share no text with the others; got {len(groups)} rows in "
+            f"{different} groups of linked texts. Give more pairs, or a file for each side."
+        )
+    return split_groups(groups, [count])
+
+
+def _with_negatives(sides: dict[str, list[dict[str, Any]]], name: str) -> list[str]:
+    """Give each row of triplets a negative, in place; says what was made.
+
+    Args:
+        sides: The rows of each side, of which those with another label than MNLI's *entailment* go.
+        name: What the data are called.
+    """
+    candidates = [*dict.fromkeys(row["second"] for row in sides["train"] if row["negative"] is None)]
+    step = max(1, math.ceil(len(candidates) / MOST_CANDIDATES))
+    candidates = candidates[::step]
+    kept, made, own, left = 0, 0, 0, 0
+    for side, rows in sides.items():
+        against: dict[str, list[str]] = {}
+        partners: dict[str, set[str]] = {}
+        for row in rows:
+            partners.setdefault(row["first"], set()).add(row["second"])
+            if row["label"] == MNLI_LABELS[2]:
+                against.setdefault(row["first"], []).append(row["second"])
+        positive = [row for row in rows if row["label"] in (1.0, MNLI_LABELS[0])]
+        left += len(rows) - len(positive)
+        lacking = []
+        for row in positive:
+            if row["negative"] is None and (own_negatives := against.get(row["first"])):
+                row["negative"] = own_negatives[0]
+                own += 1
+            elif row["negative"] is None:
+                lacking.append(row)
+            row["label"] = 1.0
+        refused = [partners[row["first"]] | {row["first"]} for row in lacking]
+        for row, negative in zip(
+            lacking, hard_negatives([row["first"] for row in lacking], refused, candidates), strict=True
+        ):
+            row["negative"] = negative
+        made, kept = made + len(lacking), kept + len(positive)
+        refuse((not positive, f"the {side} side of {name} has no pair labelled {MNLI_LABELS[0]}, so no triplet."))
+        sides[side] = positive
+    notes = []
+    if left:
+        notes.append(
+            f"{kept:,} triplets are made of the pairs labelled {MNLI_LABELS[0]}; the other {left:,} pairs give texts "
+            "for negatives alone."
+        )
+    if own:
+        notes.append(f"{own:,} negatives contradict the same first text.")
+    if made:
+        notes.append(
+            f"{made:,} pairs have no negative in the data: theirs is the second text of another training row that "
+            "shares most words with the first text."
+        )
+    return notes
+
+
+def _scaled(sides: dict[str, list[dict[str, Any]]], name: str) -> list[str]:
+    """Bring scores into [−1, 1], in place, by those of the training side; says so."""
+    scores = [row["label"] for row in sides["train"]]
+    low, high = min(scores), max(scores)
+    for side, rows in sides.items():
+        if len({row["label"] for row in rows}) < 2:
+            raise InputError(f"all scores of the {side} side of {name} are equal, so they rank no pairs.")
+    if low >= -1 and high <= 1:
+        return []
+    for row in (row for rows in sides.values() for row in rows):
+        row["label"] = (row["label"] - low) / (high - low)
+    return [f"Scores from {low:g} to {high:g} are scaled to 0 … 1 for the loss. Spearman's ρ does not change."]
