@@ -20,7 +20,7 @@ TOLERANCE_HELP = (
     "with auto, certified: how much worse than full depth at the training noise: 1, 2 or 5 points of an accuracy, "
     "percent of an error [2]"
 )
-FORMAT_HELP = f"{', '.join(FORMATS)}: a checkpoint, a model.onnx for onnxruntime, or an embedding model [{FORMATS[0]}]"
+FORMAT_HELP = f"{', '.join(FORMATS)}: a checkpoint, a model.onnx for onnxruntime, or an embedding model [by the model]"
 
 
 def check_layers(layers: str) -> None:
@@ -57,7 +57,7 @@ def export(words: Sequence[str]) -> None:
             "--tolerance": dict(type=float, help=TOLERANCE_HELP),
             "--model": dict(default="model", help="model or best_feasible [model]"),
             "--out": dict(type=Path, required=True, help="folder to write; new or empty"),
-            "--format": dict(choices=FORMATS, metavar="NAME", default=FORMATS[0], help=FORMAT_HELP),
+            "--format": dict(choices=FORMATS, metavar="NAME", help=FORMAT_HELP),
         },
         talks=True,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.commands import FORMAT_HELP, LAYERS_HELP, TOLERANCE_HELP, check_layers
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import AUTO, CERTIFIED, DIGITS, FORMATS, SPLITS, TEXTS
+from descend.declared import AUTO, CERTIFIED, DIGITS, FORMATS, GENERATED, PAIRS, SPLITS, TEXTS
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
@@ -153,13 +153,14 @@ def layers(words: Sequence[str]) -> None:
         "MODEL --data DATA [options]",
         {
             "model": dict(help="folder or Hub name of a pretrained model of texts or images"),
-            "--data": dict(metavar="DATA", required=True, help="data, as descend train text, image and lm take"),
+            "--data": dict(metavar="DATA", required=True, help="data, as descend train text, image, lm, embed take"),
+            "--task": dict(choices=("embed",), help="embed: pairs or triplets of texts, by an embedding model"),
             "--limit --most": dict(
                 dest="most", type=int, metavar="N", help="only N samples, evenly spaced [1000; language models: 64]"
             ),
-            "--dataset": dict(choices=TEXTS, help="kind of texts [by the files]"),
+            "--dataset": dict(choices=(*TEXTS, *PAIRS), metavar="KIND", help="kind of texts [by the files]"),
             "--image-size": dict(type=int, metavar="N", help="of images, in pixels [the model's]"),
-            "--max-length": dict(type=int, metavar="N", help="of texts, in tokens [128; language models: 256]"),
+            "--max-length": dict(type=int, metavar="N", help="of texts, in tokens [128; lm: 256; embed: its own]"),
             "--compare-with": dict(
                 choices=("last", "best"),
                 metavar="LAYER",
@@ -173,7 +174,7 @@ def layers(words: Sequence[str]) -> None:
         },
         talks=True,
     )
-    check_data(options.data, hub=True, names=(DIGITS,))
+    check_data(options.data, hub=options.task is None, names=(DIGITS,) if options.task is None else (GENERATED,))
     refuse(
         (
             options.save is None and (options.layers, options.tolerance, options.format) != (None, None, None),
@@ -185,8 +186,8 @@ def layers(words: Sequence[str]) -> None:
     from descend.run import Run, exporting, frozen_folder
     from descend.writing import locked, refuse_full
 
-    form = options.format or FORMATS[0]
-    exporting.check_format(form)
+    recipe = options.task or ""
+    exporting.check_format(options.format or exporting.usual_format(recipe), recipe, options.model)
     out = options.out or frozen_folder(options.model)
     refuse_file(out.expanduser(), "another place with --out")
     if options.save is not None:
@@ -200,7 +201,8 @@ def layers(words: Sequence[str]) -> None:
         )
     given = {name: getattr(options, name) for name in ("dataset", "image_size", "max_length")}
     settings = {name: value for name, value in given.items() if value is not None}
-    run = Run.frozen(options.model, options.data, out, most=options.most, **settings)
+    run = Run.frozen(options.model, options.data, out, most=options.most, task=options.task, **settings)
+    form = options.format or exporting.usual_format(run.provenance.recipe)
     exporting.check_format(form, run.provenance.recipe, options.model)
     tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
     how = options.layers or AUTO

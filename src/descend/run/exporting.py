@@ -26,6 +26,7 @@ from descend.models import (
     merged,
     refuse_broken,
 )
+from descend.recipes import RECIPES
 from descend.report.answer import Answer, enough_sentence
 from descend.report.card import card_of_model
 from descend.report.terminal import answer_lines
@@ -183,7 +184,7 @@ def choose(
     return layer, lines
 
 
-def export(run: Run, layers: int, out: Path, format: str = TRANSFORMERS) -> list[str]:
+def export(run: Run, layers: int, out: Path, format: str | None = None) -> list[str]:
     """Write the first K layers of a run's model in a folder, with its tokenizer and a model card.
 
     The embedding, the final norm and the head are the whole model's, and so is the type of the weights; where layer K
@@ -195,7 +196,7 @@ def export(run: Run, layers: int, out: Path, format: str = TRANSFORMERS) -> list
         layers: K, from 1 to the number of layers.
         out: The folder to write; it must be empty or not exist.
         format: One of `FORMATS`: ``transformers``, a checkpoint of it; ``onnx``, a ``model.onnx`` in float32;
-            or ``sentence-transformers``, an embedding model.
+            or ``sentence-transformers``, an embedding model. None for that of the model, see `usual_format`.
 
     Returns:
         What was written, in words, and for a language model what to type to draft with it. The last line compares it
@@ -206,6 +207,7 @@ def export(run: Run, layers: int, out: Path, format: str = TRANSFORMERS) -> list
             cut or written this way.
         SaveError: If the checkpoint can't be written.
     """
+    format = format or usual_format(run.provenance.recipe)
     check_format(format)
     whole = _whole_of_run(run, layers, out, format) if run.of_folder else _whole_in_memory(run, layers, out)
     network, depth, source = whole.network, whole.network.depth, whole.source
@@ -367,7 +369,7 @@ def _draft_lines(out: Path, source: str, layers: int, depth: int, adapters: bool
 
 
 def export_model(
-    model: nn.Module, layers: int, out: str | Path, tokenizer: Any = None, *, format: str = TRANSFORMERS
+    model: nn.Module, layers: int, out: str | Path, tokenizer: Any = None, *, format: str | None = None
 ) -> None:
     """Write the first K layers of a model in a folder, as `export` does for a run.
 
@@ -435,6 +437,11 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     return plain, form
 
 
+def usual_format(recipe: str) -> str:
+    """The format that a model of a recipe is written in unless another is asked for."""
+    return RECIPES[recipe].settings.export_format if recipe in RECIPES else TRANSFORMERS
+
+
 def check_format(format: str, recipe: str = "", start: str | None = None) -> None:
     """Refuse a format that can't be written, before any work is done.
 
@@ -482,7 +489,7 @@ def check_choice(tolerance: float, layers: int | None = None, depth: int = 0, na
     )
 
 
-def check_export(folder: Path, layers: int | None, out: Path, format: str = TRANSFORMERS) -> None:
+def check_export(folder: Path, layers: int | None, out: Path, format: str | None = None) -> None:
     """Refuse what `export` can't write, before anything is loaded.
 
     Args:
@@ -497,7 +504,7 @@ def check_export(folder: Path, layers: int | None, out: Path, format: str = TRAN
         MissingPackageError: If a package that the format needs is not installed.
     """
     config = read_config(folder)
-    check_format(format, config.recipe, _start(config))
+    check_format(format or usual_format(config.recipe), config.recipe, _start(config))
     refuse((not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."))
     if config.depth is not None:
         check_choice(WITHIN[0], layers, config.depth, str(folder))

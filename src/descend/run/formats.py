@@ -70,6 +70,13 @@ class Format:
             InputError: If a model of the recipe can't be written in this format.
             MissingPackageError: If a package that the format needs is not installed.
         """
+        usual = RECIPES[recipe].settings.export_format if recipe in RECIPES else TRANSFORMERS
+        refuse(
+            (
+                usual != TRANSFORMERS,
+                f"a model of {recipe} is written by --format {usual}; got {TRANSFORMERS}. {LEAVE_OUT}",
+            )
+        )
 
     def expected(self, network: Any, inputs: Any) -> Tensor:
         """What the folder must give: the output of exit K of the whole model."""

@@ -12,7 +12,7 @@ from descend.declared import flag_of
 from descend.errors import InputError, refuse
 from descend.evaluation.layers import Batches, few
 from descend.evaluation.probes import fit_exits
-from descend.models import causal, encoders, images
+from descend.models import EmbedderConfig, causal, encoders, images
 from descend.models.library import unknown
 from descend.progress import is_quiet
 from descend.recipes import RECIPES
@@ -25,7 +25,7 @@ from descend.settings import settings_of
 FITTED = {"text": 2000, "image": 2000, "lm": 256}
 """Training samples that exits are fitted to, by recipe: as many as a CPU reads in a few minutes."""
 
-MEASURED = {"text": 1000, "image": 1000, "lm": 64}
+MEASURED = {"text": 1000, "image": 1000, "lm": 64, "embed": 1000}
 """Test samples, and at most as many validation samples: what a CPU reads at every layer in a few minutes."""
 
 
@@ -37,7 +37,9 @@ def frozen_folder(model: str) -> Path:
     return Path(f"{path.name}-layers")
 
 
-def frozen(model: str, data: str, out: Path | None, settings: Mapping[str, Any], most: int | None) -> dict[str, Any]:
+def frozen(
+    model: str, data: str, out: Path | None, settings: Mapping[str, Any], most: int | None, task_name: str | None = None
+) -> dict[str, Any]:
     """What a `Run` has of a pretrained model, see `Run.frozen`. Its readouts are fitted when the model is asked for."""
     if out is not None:
         refuse_foreign([out / name for name in RESULTS], "another folder by --out")
@@ -49,7 +51,8 @@ def frozen(model: str, data: str, out: Path | None, settings: Mapping[str, Any],
             f"{out} holds a run or a model, whose evaluation would be lost. Choose another folder by --out.",
         ),
     )
-    name = _recipe_of(config_of(model), model)
+    refuse((task_name not in (None, "embed"), f"task must be embed, or left out; got {task_name!r}."))
+    name = task_name or _recipe_of(config_of(model), model)
     refuse(
         (most is not None and most < 2, f"--limit (most) must be at least 2 samples; got {most}."),
         *(
@@ -83,9 +86,13 @@ def frozen(model: str, data: str, out: Path | None, settings: Mapping[str, Any],
         task.check(part, network.limits)
     validation = few(parts.validation, min(most or MEASURED[name], MEASURED[name]))
     how = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
+    note = f"The model was not trained. Each layer's readout was fitted {how}."
+    if name == "embed":
+        note = "The model was not trained. Every layer is read by what is behind the encoder."
 
     def fitted() -> dict[str, Any]:
-        read = fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches)
+        fits = name in FITTED
+        read = fit_exits(network, task, few(parts.train, FITTED[name]), validation, batches) if fits else None
         return {"model": network, "validated": read}
 
     return {
@@ -102,7 +109,7 @@ def frozen(model: str, data: str, out: Path | None, settings: Mapping[str, Any],
             method="plain",
             seed=0,
             model=recipe.label,
-            note=f"The model was not trained. Each layer's readout was fitted {how}.",
+            note=note,
             **known,
         ),
         "data": parts,
@@ -123,5 +130,11 @@ def _recipe_of(config: PreTrainedConfig, model: str) -> str:
         return "lm"
     if config.model_type in encoders.FAMILIES:
         return "text"
+    refuse(
+        (
+            config.model_type == EmbedderConfig.model_type,
+            f"{model} is an embedding model: add --task embed, and give pairs or triplets of texts.",
+        )
+    )
     known = dict.fromkeys([*encoders.FAMILIES, *causal.FAMILIES, *images.FAMILIES])
     raise InputError(f"{model}: {unknown(config.model_type, known)}")

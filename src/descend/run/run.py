@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, Self
 
-from descend.declared import GENERATED, SPLITS, TRANSFORMERS
+from descend.declared import GENERATED, SPLITS
 from descend.errors import InputError, refuse
 from descend.reading import read_json, refuse_file
 from descend.recipes.base import absolute_or_name
@@ -252,18 +252,21 @@ class Run:
         out: str | Path | None = None,
         *,
         most: int | None = None,
+        task: str | None = None,
         **settings: Any,
     ) -> Self:
         """A pretrained model that stays as it is; each layer gets a readout that is fitted when it is first needed.
 
         Every layer of a text or image model, the last one too, gets a logistic regression on training samples; a
-        language model's layers are turned into its last one's by least squares.
+        language model's layers are turned into its last one's by least squares. An embedding model has nothing that
+        could be fitted: all its layers are read by what is behind its encoder.
 
         Args:
             model: Its folder, or its name on the Hub: an encoder, a vision transformer or a causal language model.
-            data: As ``descend train text``, ``image`` and ``lm`` take them.
+            data: As ``descend train text``, ``image``, ``lm`` and ``embed`` take them.
             out: Where results are written; None to write nothing.
             most: Measure so many test samples; by default 1,000, of a language model 64.
+            task: ``embed`` for an embedding model; None for what the model's family says.
             **settings: Of that recipe, such as ``max_length``.
 
         Raises:
@@ -272,7 +275,7 @@ class Run:
         """
         from descend.run.frozen import frozen
 
-        return cls(**frozen(model, data, None if out is None else Path(out), settings, most))
+        return cls(**frozen(model, data, None if out is None else Path(out), settings, most, task))
 
     # --- training
 
@@ -429,14 +432,15 @@ class Run:
             raise InputError("expected a place for the page; a model in memory has no folder. Give out.")
         return write_page([self.results], Path(place))
 
-    def export(self, layers: int, out: str | Path, format: str = TRANSFORMERS) -> list[str]:
+    def export(self, layers: int, out: str | Path, format: str | None = None) -> list[str]:
         """Write the first K layers as a model of their own.
 
         Args:
             layers: K, from 1 to the number of layers.
             out: The folder to write; it must be empty or not exist.
             format: ``transformers``, a checkpoint of it; ``onnx``, a ``model.onnx`` for onnxruntime; or
-                ``sentence-transformers``, an embedding model.
+                ``sentence-transformers``, an embedding model. None for the last one of an embedding model, and a
+                checkpoint of all others.
 
         Returns:
             What was written, in words.

@@ -12,6 +12,7 @@ _THINGS = ["film", "plot", "cast", "music", "script", "story", "ending", "camera
 _FILLERS = ["we saw it on a monday", "my sister came too", "it is two hours long", "they shot it in spain"]
 _ANIMALS = ["dog", "cat", "horse", "sheep", "fox", "goat"]
 _DOES = ["sleeps", "runs", "eats", "waits", "drinks", "sings"]
+_TO_OTHERS = ["follows", "wakes", "licks", "watches", "helps", "finds"]
 _PLACES = ["garden", "house", "forest", "street", "field", "barn"]
 
 TRAIN, TEST = 2000, 500
@@ -41,7 +42,8 @@ def generate_pairs(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def generate_triplets(count: int, seed: int) -> list[dict[str, Any]]:
-    """Generate rows of ``anchor``, ``positive`` (the same in other words) and ``negative`` (one thing is different).
+    """Generate rows of ``anchor``, ``positive`` (the same in other words) and ``negative`` (who does it is
+    swapped, which the words alone do not tell).
 
     Args:
         count: The number of rows; the first ones are the same for every count.
@@ -81,14 +83,11 @@ def _pair(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _triplet(rng: np.random.Generator) -> dict[str, Any]:
-    animal, other = rng.choice(_ANIMALS, 2, replace=False)
-    does, elsewise = rng.choice(_DOES, 2, replace=False)
-    place, elsewhere = rng.choice(_PLACES, 2, replace=False)
-    hour, price, child = int(rng.integers(24)), int(rng.integers(1000)), int(rng.integers(2, 40))
-    told = f"for {price} euros child {child} saw that at {hour} o'clock"
-    wrong = [(other, does, place), (animal, elsewise, place), (animal, does, elsewhere)][int(rng.integers(3))]
+    one, other = rng.choice(_ANIMALS, 2, replace=False)
+    place, does = rng.choice(_PLACES), str(rng.choice(_TO_OTHERS))
+    told = f"house {rng.integers(2000)} at {rng.integers(24)} o'clock :"
     return {
-        "anchor": f"{told} a {animal} {does} in the {place} .",
-        "positive": f"in the {place} the {animal} {does} , child {child} saw at {hour} o'clock for {price} euros .",
-        "negative": f"{told} a {wrong[0]} {wrong[1]} in the {wrong[2]} .",
+        "anchor": f"{told} in the {place} the {one} {does} the {other} .",
+        "positive": f"{told} the {other} {does.removesuffix('s')}ed by the {one} in the {place} .",
+        "negative": f"{told} the {one} {does.removesuffix('s')}ed by the {other} in the {place} .",
     }
