@@ -10,7 +10,7 @@ from descend.errors import InputError, NonFiniteLossError
 from descend.extras import lazy_names
 
 if TYPE_CHECKING:
-    from descend.core import DescentProblem, GeometricTarget, NoWorse, PrimalDual, Problem, Target
+    from descend.core import DescentProblem, GeometricTarget, NearLast, NoWorse, PrimalDual, Problem, Target
     from descend.inference import DescentClassifier
     from descend.inference.denoiser import DescentDenoiser
     from descend.models import DUST, UT, DUSTConfig, LayeredModel, UTConfig, first, layered
@@ -36,6 +36,7 @@ __all__ = [
     "GeometricTarget",
     "InputError",
     "LayeredModel",
+    "NearLast",
     "NoWorse",
     "NonFiniteLossError",
     "Objective",
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "core": ("DescentProblem", "GeometricTarget", "NoWorse", "PrimalDual", "Problem", "Target"),
+    "core": ("DescentProblem", "GeometricTarget", "NearLast", "NoWorse", "PrimalDual", "Problem", "Target"),
     "models": ("DUST", "UT", "DUSTConfig", "LayeredModel", "UTConfig", "first", "layered"),
     "noise": ("GaussianNoise",),
     "objective": ("Objective",),

@@ -103,6 +103,8 @@ class DescentSettings(_OfMethods):
             One number, or one per layer.
         after: K of a network that may run on past layer K: its loss is the objective, and no later layer may have a
             higher one, see `descend.NoWorse`. With ``alpha`` the layers up to K must descend too.
+        within: τ ≥ 0: no inner layer may have a loss more than this share above the last one's, see
+            `descend.NearLast`. No gradient asks for a worse last layer.
         alpha_decay: q in (0, 1] of a geometric schedule α, αq, αq², … from the chain's start; α is one number then.
         cap: With α, the bound on the loss of exit ``cap_layer``. None for no bound if ``stop_gradient`` is given;
             otherwise it is measured where training begins, a tenth above that exit's first loss.
@@ -151,6 +153,7 @@ class DescentSettings(_OfMethods):
     strength: Share | None = setting(None, f"share of the descent that early layers do [{WITHOUT_ALPHA['strength']}]")
     alpha: list[float] | str | float | None = setting(None, "the paper's bounds: step α, or as 0.3,0.2 [none]")
     after: Count | None = setting(None, "no layer after this one may be worse than it [none]")
+    within: NotNegative | None = setting(None, "τ: no loss this share above the last one's [none]")
     alpha_decay: Factor = setting(1.0, "with α: its factor from layer to layer")
     cap: float | None = setting(None, "with α: bound on the chain's first loss [1.1 × it]")
     cap_layer: int | None = setting(None, "with a cap: the exit it bounds [the first]")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from descend import DescentProblem, GeometricTarget, InputError, NoWorse, PrimalDual
+from descend import DescentProblem, GeometricTarget, InputError, NearLast, NoWorse, PrimalDual
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -84,6 +84,11 @@ def reference_lagrangian(problem: DescentProblem, losses: list, lam: list) -> fl
         (
             DescentProblem(3, target=NoWorse(2, alpha=0.25), objective=[0, 0, 1, 0]),
             *((8, 4, 4, 5), (0, 3, 2, 1), (0, -2, 1, 1), (0, 6, 3, 4), (0, 3, 3, 1)),
+        ),
+        # Within a quarter of the last loss: neither the embedding nor the last layer has a constraint.
+        (
+            DescentProblem(3, target=NearLast(0.25)),
+            *((9, 6, 3, 4), (0, 2, 0.5, 0), (0, 1, -2, 0), (0, 5, 5, 0), (0, 2 / 3.5, 0.5 / 3.5, 1 / 3.5)),
         ),
         # f_0 = 0 where the input itself is read out without noise: with first=1 nothing divides by it.
         (
@@ -188,6 +193,8 @@ LOSSES = (10, 9.5, 7, 4)
         # Layer 1 is the objective, and layer 3 is 2 worse.
         ((10, 4, 3, 6), {"target": NoWorse(1), "objective": [0, 1, 0, 0]}, 4 + 2),
         ((10, 4, 3, 4), {"target": NoWorse(1), "objective": [0, 1, 0, 0]}, 4),
+        # Layers 1 and 2 are 2 and ½ above 1¼ times the last loss.
+        ((9, 7, 5.5, 4), {"target": NearLast(0.25)}, 4 + 2 + 0.5),
         # The penalty at the price 1: layer 1 misses its bound 4 by 1, a quarter of the loss before it.
         ((4, 5, 1), {"target": GeometricTarget(0.0)}, 1 + 1 / 4),
     ],
@@ -347,6 +354,8 @@ ARGUMENTS = [
     [
         *((partial(DescentProblem, **{"depth": 3, "alpha": 0.1} | given), words) for given, words in ARGUMENTS),
         (lambda: NoWorse(0), "after must be the layer K .* at least 1; got 0"),
+        (lambda: NearLast(-0.1), "tau must be the share by which a loss may be above the last one, .* got -0.1"),
+        (lambda: NearLast(0.1, first=-1), "first must be at least 0; got -1"),
         (lambda: NoWorse(True), "after must be the layer K"),
         (lambda: NoWorse(2, alpha=0.1, first=2), "first must be from 0 to after - 1; got 2"),
         (lambda: NoWorse(2, alpha=1.0), r"alpha must lie strictly between 0 and 1: .* got 1\.0\."),

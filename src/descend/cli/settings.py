@@ -28,7 +28,7 @@ GROUPS = {
     "keep_markup",
     "model": "model keep_layers heal pooling pretrained depth tied hidden_size heads attention_size kernel atoms layer "
     "l1 l2 margin c dropout readout exits lora lora_rank",
-    "constraints": "method preset strength alpha alpha_decay after cap cap_layer first_layer form stop_gradient "
+    "constraints": "method preset strength alpha alpha_decay after within cap cap_layer first_layer form stop_gradient "
     "dual_lr dual_optimizer dual_optim_args dual_every dual_warmup_steps dual_warmup_epochs resilience slack slack_lr "
     "slack_optimizer",
     "settings of one method": " ".join(each.name for kind in CLASSES.values() for each in fields(kind.Settings)),

@@ -3,12 +3,13 @@
 from descend.core.losses import LossSums
 from descend.core.primal_dual import PrimalDual
 from descend.core.problem import DescentProblem, Problem
-from descend.core.targets import GeometricTarget, NoWorse, StepTarget, Target, refuse_negative
+from descend.core.targets import GeometricTarget, NearLast, NoWorse, StepTarget, Target, refuse_negative
 
 __all__ = [
     "DescentProblem",
     "GeometricTarget",
     "LossSums",
+    "NearLast",
     "NoWorse",
     "PrimalDual",
     "Problem",

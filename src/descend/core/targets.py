@@ -2,8 +2,8 @@
 
 The values are mostly the layer losses f_0 … f_L, but any vector will do: losses of groups, an objective and a rate.
 `StepTarget` is the paper's, eq. (4). `GeometricTarget` is the default of training. `NoWorse` is for networks that may
-run on past the layer that counts. What a loss compares predictions with has the same name in `descend.tasks`; the two
-never meet.
+run on past the layer that counts, `NearLast` for those whose every layer may be the last one. What a loss compares
+predictions with has the same name in `descend.tasks`; the two never meet.
 """
 
 from abc import ABC, abstractmethod
@@ -388,6 +388,60 @@ class NoWorse(Target):
     def ratios(self, size: int) -> list[float | None]:
         """1−α for the layers up to K, with α."""
         return self._up_to.ratios(self.after + 1) + [None] * (size - self.after - 1)
+
+
+class NearLast(Target):
+    r"""Every inner layer's loss must be within the share τ of the last one's, so that each could be the last.
+
+    .. math:: f_l \le (1+\tau)\, f_L, \quad l = F+1 \dots L-1
+
+    The primal step lowers inner losses and takes no gradient through f_L on the right-hand side, which would reward a
+    higher f_L: the last layer is not to be harmed. The dual step measures violations relative to f_L. This target is
+    not in the paper.
+
+    Args:
+        tau: τ ≥ 0.
+        first: F, the layer after which constraints begin.
+
+    Raises:
+        InputError: If an argument is outside its range.
+    """
+
+    name = "near_last"
+    memory = 0.95
+    normalized = True
+
+    def __init__(self, tau: float, first: int = 0):
+        refuse(
+            (
+                isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 <= tau < float("inf"),
+                f"tau must be the share by which a loss may be above the last one, at least 0; got {tau!r}.",
+            ),
+            (first < 0, f"first must be at least 0; got {first}."),
+        )
+        self.tau = float(tau)
+        self.first = first
+
+    def in_force(self, size: int) -> Tensor:
+        """The layers after ``first`` but for the last."""
+        layers = torch.arange(size, device="cpu")
+        return (layers > self.first) & (layers < size - 1)
+
+    def violations(self, values: Tensor) -> Tensor:
+        """f_l − (1+τ) f_L; 0 where no constraint is in force."""
+        return values - self.bounds(values.detach())
+
+    def pieces(self, values: Tensor) -> list[Tensor]:
+        """The violations, differentiated through both sides."""
+        return [values - self.bounds(values)]
+
+    def bounds(self, values: Tensor) -> Tensor:
+        """(1+τ) f_L; the loss itself where no constraint is in force."""
+        return torch.where(self.in_force(len(values)).to(values.device), (1 + self.tau) * values[-1], values)
+
+    def units(self, reference: Tensor) -> Tensor:
+        """f_L, so that violations are relative."""
+        return _positive(reference[-1])
 
 
 def before(losses: Tensor) -> Tensor:

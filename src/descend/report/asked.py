@@ -3,7 +3,7 @@
 from descend.report.answer import Answer
 from descend.report.runs import Arm, Group, by_run, format_alpha
 from descend.report.tables import Box, Cell, Row, Table
-from descend.report.words import after_words, capitalized, drafts_words, exits_words, number
+from descend.report.words import after_words, capitalized, drafts_words, exits_words, number, within_words
 from descend.results import ENOUGH_GROUPS, STATUSES, Results, Status
 
 _LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
@@ -66,7 +66,7 @@ def bounds(run: Results) -> str:
     words = [f"α = {format_alpha(summary.alpha)}"] if summary.alpha else []
     words += [f"strength {summary.strength:g}"] if summary.strength is not None and not summary.alpha else []
     words += [f"from layer {summary.first_layer}"] if words and summary.first_layer else []
-    words += filter(None, [after_words(summary)])
+    words += filter(None, [after_words(summary), within_words(summary)])
     return ", ".join([*words, *([f"cap {summary.cap:g}"] if summary.cap is not None else [])])
 
 

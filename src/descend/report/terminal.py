@@ -1,7 +1,16 @@
 """The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
 
 from descend.report.answer import Answer
-from descend.report.words import after_words, capitalized, drafts_words, exits_words, method_words, missed_words, number
+from descend.report.words import (
+    after_words,
+    capitalized,
+    drafts_words,
+    exits_words,
+    method_words,
+    missed_words,
+    number,
+    within_words,
+)
 from descend.results import Summary, Verdict
 
 
@@ -31,7 +40,7 @@ def run_lines(summary: Summary) -> list[str]:
         answer_lines(answer),
     ]
     if summary.asked:
-        if asked := after_words(summary):
+        if asked := after_words(summary) or within_words(summary):
             lines.append(f"Asked: {asked}.")
         verdict = (answer.verdict, missed_sentence(summary), answer.certificate)
         lines.append(" ".join(filter(None, verdict)))

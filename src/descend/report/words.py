@@ -61,6 +61,12 @@ def after_words(summary: Summary) -> str:
     return "" if after is None else f"no {unit} after {after} worse than {unit} {after}"
 
 
+def within_words(summary: Summary) -> str:
+    """What is asked beside the last layer, see `descend.NearLast`; empty where nothing is."""
+    unit, tau = summary.unit, summary.within
+    return "" if tau is None else f"no {unit}’s loss more than {tau:.0%} above the last one’s"
+
+
 def capitalized(words: str) -> str:
     """The same with a capital letter first; names in them stay as they are."""
     return words[:1].upper() + words[1:]

@@ -135,7 +135,8 @@ class Summary(Verdict, Provenance, File):
         split: ``test``, ``validation`` or ``train``.
         shift: The kind of noise.
         alpha: α of each layer, or a single one for all; empty with a geometric target.
-        target: ``geometric``, ``step`` or ``no_worse``, see `descend.core.targets`.
+        target: ``geometric``, ``step``, ``no_worse`` or ``near_last``, see `descend.core.targets`.
+        within: With ``near_last`` the share by which a loss may be above the last one.
         after: With ``no_worse`` the layer K whose loss is the objective, and that later layers are compared with.
         strength: The geometric target's.
         limits: For each layer 0 … L the share of the loss before that it may keep; None where nothing is asked.
@@ -185,6 +186,7 @@ class Summary(Verdict, Provenance, File):
     shift: str = "gaussian"
     alpha: list[float] = []
     target: str | None = None
+    within: float | None = Field(default=None, ge=0)
     after: int | None = Field(default=None, ge=1)
     strength: float | None = None
     limits: OptionalNumbers = []
@@ -300,7 +302,9 @@ class Summary(Verdict, Provenance, File):
         objective = losses[-1 if self.after is None else self.after]
         violations = [self.cap_violation or 0.0, *self.violations]
         slack = [self.cap_slack or 0.0, *(self.slack or [0.0] * self.depth)]
-        if self.target in ("geometric", "no_worse"):  # λ is a price in units of the objective, of relative violations
+        if self.target == "near_last":
+            units, price = [objective] * len(losses), 1.0
+        elif self.target in ("geometric", "no_worse"):  # λ is a price in units of the objective, of relative violations
             units, price = [losses[0], *losses[:-1]], 1.0
             if self.after is not None:
                 units[self.after + 1 :] = [objective] * (self.depth - self.after)

@@ -332,6 +332,7 @@ def _measured(run: Run, levels: Levels) -> dict[str, Any]:
         "shift": run.shift,
         "alpha": list(problem.alpha or ()),
         "target": problem.target.name,
+        "within": getattr(problem.target, "tau", None),
         "after": getattr(problem.target, "after", None),
         "strength": getattr(problem.target, "strength", None),
         "limits": problem.limits,

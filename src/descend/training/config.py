@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from descend.core import DescentProblem, GeometricTarget, NoWorse, PrimalDual
+from descend.core import DescentProblem, GeometricTarget, NearLast, NoWorse, PrimalDual
 from descend.core.rules import LEARNING_RATES
 from descend.core.targets import step_numbers
 from descend.errors import InputError, refuse
@@ -55,7 +55,7 @@ def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> N
         values: Training arguments by name, which change.
         given: Those that the user gave.
     """
-    if "method" not in given and (values["alpha"] is not None or values["after"] is not None):
+    if "method" not in given and any(values[name] is not None for name in STATED):
         values["method"] = "constrained"  # whoever states bounds asks for them
     method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
     if method is not None and method.own_exits and "exits" not in given:
@@ -90,7 +90,10 @@ MEASURED = ("feasible", "loss", "merit", "violation")
 OF_ALPHA = {"alpha_decay": 1.0, "cap": None, "cap_layer": None, "form": "difference"}
 """Settings that belong to ``alpha``, and their defaults."""
 
-PROBLEM = ("strength", "alpha", "after", "alpha_decay", "cap", "cap_layer", "first_layer", "form")
+STATED = ("alpha", "after", "within")
+"""The settings that state bounds, so that ours do not take their place."""
+
+PROBLEM = ("strength", *STATED, "alpha_decay", "cap", "cap_layer", "first_layer", "form")
 """The settings that say which constraints a model is evaluated by."""
 
 AFTER_RATE = 0.05
@@ -159,13 +162,13 @@ class DescentArguments(DescentSettings, _TrainerArguments):
     def fill(self, defaults: Mapping[str, Any]) -> None:
         """Set settings that are None to a recipe's defaults, if they apply to the problem.
 
-        ``strength`` applies without ``alpha`` and ``after`` only. ``dual_optim_args`` applies to the price rule
-        only, for which the recipes chose the values.
+        ``strength`` applies where no other setting states bounds. ``dual_optim_args`` applies to the price rule only,
+        for which the recipes chose the values.
 
         Args:
             defaults: ``strength`` and ``dual_optim_args``, or one of them.
         """
-        suits = {"strength": not self.has_bounds, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
+        suits = {"strength": not self.stated, "dual_optim_args": self.resolved("dual_optimizer") == "price"}
         for name, value in defaults.items():
             if getattr(self, name) is None and suits[name]:
                 setattr(self, name, value)
@@ -195,9 +198,9 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f"the method {self.method} trains own exits; got exits shared. Leave it out.",
             ),
             (
-                CLASSES[self.method].constrained and not CLASSES[self.method].asks and self.has_bounds,
-                f"{'after' if self.alpha is None else 'alpha'} states bounds, and the method {self.method} is not "
-                "judged by any; leave one of them out, or choose --method constrained.",
+                CLASSES[self.method].constrained and not CLASSES[self.method].asks and bool(self.stated),
+                f"{self.stated} states bounds, and the method {self.method} is not judged by any; leave one of "
+                "them out, or choose --method constrained.",
             ),
             (
                 bool(self.label_smoothing_factor),
@@ -274,6 +277,8 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 "Leave out one of them.",
             ),
         )
+        if self.within is not None:
+            return self._near_last(depth, first)
         if self.after is not None:
             return self._no_worse(depth, first)
         if alpha is None:
@@ -317,6 +322,23 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         )
         objective = [float(layer == self.after) for layer in range(depth + 1)]
         return DescentProblem(depth, target=NoWorse(self.after, alpha, first), objective=objective)
+
+    def _near_last(self, depth: int, first: int) -> DescentProblem:
+        """The constraints of ``within``."""
+        others = [name for name in ("alpha", "after", "strength") if getattr(self, name) is not None]
+        refuse(
+            (bool(others), f"within sets the bounds: leave {' and '.join(others)} out."),
+            (
+                self.stop_gradient is False,
+                "no gradient flows through the bounds of within: leave stop_gradient out.",
+            ),
+            (
+                not 0 <= first < max(depth - 1, 1),
+                f"first_layer must be below {depth - 1}, the last layer that within constrains; got {first}.",
+            ),
+        )
+        assert self.within is not None
+        return DescentProblem(depth, target=NearLast(self.within, first))
 
     @property
     def constraints(self) -> dict[str, Any]:
@@ -406,9 +428,9 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         self.cap, self.stop_gradient = cap, False
 
     @property
-    def has_bounds(self) -> bool:
-        """Whether settings state bounds, so that ours do not take their place."""
-        return self.alpha is not None or self.after is not None
+    def stated(self) -> str:
+        """The name of the setting that states bounds; empty where none does, so that ours take their place."""
+        return next((name for name in STATED if getattr(self, name) is not None), "")
 
     @property
     def own_exits(self) -> bool:
