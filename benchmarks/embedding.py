@@ -164,7 +164,7 @@ def trained(cell: Cell, start: Path, data: Path, out: Path) -> Path:
     )
     trainer = configured.trainer()
     trainer.train()
-    trainer.model.saved.save_pretrained(out / "model")
+    trainer.objective.model.saved.save_pretrained(out / "model")
     trainer.processing_class.save_pretrained(out / "model")
     return out / "model"
 
