@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from descend.run.run import Run
     from descend.tasks import Task
     from descend.training import DescentConfig, DescentTrainer
+    from descend.training.layers_loss import LayersLoss
     from descend.training.unrolled_loss import UnrolledLoss
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "GeometricTarget",
     "InputError",
     "LayeredModel",
+    "LayersLoss",
     "NearLast",
     "NoWorse",
     "NonFiniteLossError",
@@ -63,6 +65,7 @@ _ROOMS = {
     "run.run": ("Run",),
     "tasks": ("Task",),
     "training": ("DescentConfig", "DescentTrainer"),
+    "training.layers_loss": ("LayersLoss",),
     "training.unrolled_loss": ("UnrolledLoss",),
     "inference": ("DescentClassifier",),
     "inference.denoiser": ("DescentDenoiser",),

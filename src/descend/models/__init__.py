@@ -19,7 +19,7 @@ from descend.models.first_layers import FirstLayers, first, keep_first, merged, 
 from descend.models.hooked import PAGE, HookedModel, layered
 from descend.models.images import LayeredImageClassifier, resized
 from descend.models.layered import PLACES, LayeredModel
-from descend.models.library import LibraryModel, check_family, family_of
+from descend.models.library import LibraryModel, before_norm, check_family, family_of
 from descend.models.linear_readout import LinearReadout, MeanPooledConfig, MeanPooledForSequenceClassification
 from descend.models.loading import MOST_LAYERS, broken, load_model, refuse_broken, refuse_claims, refuse_unsafe
 from descend.models.modules import changed, check_savable, close, cuda_devices, evaluating, save_module, tied_names
@@ -68,6 +68,7 @@ __all__ = [
     "UnrolledModel",
     "ViTDenoiser",
     "ViTDenoiserConfig",
+    "before_norm",
     "beside_encoder",
     "blurred",
     "broken",

@@ -1,8 +1,8 @@
 """The base class of wrappers around Hugging Face models."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -109,6 +109,32 @@ def family_of(config: Any, families: Mapping[str, Any]) -> Any:
     )
 
 
+@contextmanager
+def before_norm(base: Any, norm: str | None) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
+    """Let the last of a Hugging Face model's hidden states be h_L, before the final norm, inside the ``with`` block.
+
+    Args:
+        base: The model without its head.
+        norm: The dotted name in it of the norm after the last block; None if there is none.
+
+    Yields:
+        A function: the hidden states that the last forward pass lists → h_0 … h_L, each (B, T, H).
+    """
+    collected = "hidden_states" in (base._can_record_outputs or {})
+    altered = {} if base.config.return_dict else {"return_dict": True}  # else a model's parts return tuples, too
+    if norm is not None and collected:
+        altered["tie_last_hidden_states"] = False  # a saved configuration has no such entry
+    last: list[Tensor] = []
+    with ExitStack() as during:
+        if altered:
+            during.enter_context(changed(base.config, **altered))
+        if norm is not None and not collected:
+            # A forward pass that lists its hidden states by hand puts the final norm's output in h_L's place.
+            hook = base.get_submodule(norm).register_forward_pre_hook(lambda module, args: last.append(args[0]))
+            during.enter_context(hook)
+        yield lambda states: (*states[:-1], last[-1]) if last else tuple(states)
+
+
 def logits_of(outputs: Any) -> Tensor | None:
     """The logits among the outputs of a Hugging Face model; those of start and end as one tensor (B, T, 2).
 
@@ -200,22 +226,8 @@ class LibraryModel(WrappedModel):
         given = {name: value for name, value in inputs.items() if name not in (LOOKS, PLACES)}
         if self.is_decoder:
             given["use_cache"] = False
-        altered = {} if base.config.return_dict else {"return_dict": True}  # else a model's parts return tuples, too
-        collected = "hidden_states" in (base._can_record_outputs or {})
-        if self.family.norm is not None and collected:
-            # The last of them is then h_L, before the final norm. A saved configuration has no such entry.
-            altered["tie_last_hidden_states"] = False
-        with ExitStack() as during:
-            if altered:
-                during.enter_context(changed(base.config, **altered))
-            if self.family.norm is None or collected:
-                return base(**given, output_hidden_states=True).hidden_states
-            # A forward pass that lists its hidden states by hand puts the final norm's output in h_L's place.
-            last: list[Tensor] = []
-            norm = base.get_submodule(self.family.norm)
-            during.enter_context(norm.register_forward_pre_hook(lambda module, args: last.append(args[0])))
-            *states, _ = base(**given, output_hidden_states=True).hidden_states
-            return (*states, last[-1])
+        with before_norm(base, self.family.norm) as states:
+            return states(base(**given, output_hidden_states=True).hidden_states)
 
     # --- the readout, and own exits
 

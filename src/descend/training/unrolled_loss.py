@@ -1,44 +1,19 @@
 """`UnrolledLoss`: constraints and deep supervision as a loss of a trainer that is not Transformers', such as deepinv's.
 
-Such a trainer calls the model, then its losses, ``backward`` and the optimizer. It tells a loss neither when the
-optimizer steps nor whether it will call ``backward`` at all: deepinv's evaluations run the loss in training mode. So
-losses count once ``backward`` passes through them, and the dual step follows the step of torch's optimizer.
+Such a trainer calls the model, and then its losses. So the loss reads the model's own forward pass through hooks.
 """
 
-import logging
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from descend.core import DescentProblem, PrimalDual, refuse_negative
-from descend.errors import InputError, NonFiniteLossError, refuse
-from descend.methods import CLASSES, Method
+from descend.core import DescentProblem, PrimalDual
+from descend.errors import InputError, refuse
 from descend.models import Calls, HookedModel, close, first_tensor, layered
-from descend.settings import METHODS, DescentSettings, check_method, settings_of
-from descend.training.config import PROBLEM, DescentConfig, without_trainer
-
-OF_DUAL = ("dual_lr", "dual_optimizer", "dual_optim_args", "dual_every", "dual_warmup_steps", "resilience")
-"""The settings of the multipliers that a loss takes."""
-
-MOST_WAITING = 100
-"""Batches without a step of an optimizer after which a warning says so."""
-
-logger = logging.getLogger(__name__)
-
-BY_WEIGHTS = sorted(
-    name
-    for name, method in CLASSES.items()
-    if not method.own_exits
-    and all(
-        getattr(method, hook) is getattr(Method, hook) for hook in ("attach", "installed", "before_pass", "weights")
-    )
-)
-"""The methods that are nothing but weights of layer losses, and so need no trainer of ours."""
+from descend.training.loss_dual import Hook, LossDual
 
 
 def squared_error(prediction: Tensor, x: Tensor) -> Tensor:
@@ -101,21 +76,8 @@ class UnrolledLoss:
         method: str = "constrained",
         **settings: Any,
     ):
-        self._config = _config(method, settings)
-        constrained = CLASSES[method].constrained
-        refuse(
-            (
-                steps is None and constrained,
-                f"the method {method} needs steps, the number of optimizer steps in the run: epochs times batches.",
-            ),
-            (
-                steps is not None and not (type(steps) is int and steps >= 1),
-                f"steps must be the number of optimizer steps in the run, at least 1; got {steps!r}.",
-            ),
-            (not callable(loss), f"loss must be a function of a prediction and x; got {loss!r}."),
-        )
-        self._warmup = self._config.warmup(steps, steps) if steps is not None else 0
-        self._steps = steps
+        self._weights = LossDual(method, steps, settings)
+        refuse((not callable(loss), f"loss must be a function of a prediction and x; got {loss!r}."))
         self._loss = loss
         self._read: dict[str, Any] = {"blocks": blocks, "depth": depth, "state": state, "readout": readout}
         self.losses: Tensor | None = None
@@ -123,7 +85,6 @@ class UnrolledLoss:
         self._recording = ExitStack()
         self._calls: Calls | None = None  # of a forward pass that is running
         self._pass: tuple[Calls, Any] | None = None  # the blocks' calls in the last forward pass, and its output
-        self._waiting = 0  # how many batches' losses count that no dual step has seen
 
     @property
     def dual(self) -> PrimalDual[DescentProblem]:
@@ -133,7 +94,7 @@ class UnrolledLoss:
             InputError: Before `adapt_model`, which counts the layers.
         """
         self._adapted()
-        return self._dual
+        return self._weights.dual
 
     def adapt_model(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         """Let the loss read a model's forward passes. Its class, its weights and their names stay as they are.
@@ -157,14 +118,10 @@ class UnrolledLoss:
                 )
             return model
         layers = layered(model, **self._read)
-        self._dual = self._config.primal_dual(layers.depth)
-        if self._steps is not None:
-            self._dual.warmup = self._warmup
-            self._dual.plan(self._steps)
+        self._weights.start(layers.network, layers.depth)
         self._layers = layers
-        model.register_forward_pre_hook(_Hook(self._begin))
-        model.register_forward_hook(_Hook(self._end), always_call=True)
-        register_optimizer_step_post_hook(_Hook(self._step))
+        model.register_forward_pre_hook(Hook(self._begin))
+        model.register_forward_hook(Hook(self._end), always_call=True)
         return model
 
     def forward(
@@ -198,19 +155,7 @@ class UnrolledLoss:
         values = values.to(torch.promote_types(values.dtype, torch.float32))
         sums = values.detach().sum(1).cpu().double()
         self.losses = sums / len(x)
-        weights = self._dual.weights
-        nonzero = weights.nonzero().flatten().tolist()  # 0 times an infinite loss would be NaN
-        weighted = (weights[nonzero, None].to(values) * values[nonzero]).sum(0)  # a matrix product would be autocast
-        if weighted.requires_grad:
-            if not self.losses.isfinite().all():
-                raise NonFiniteLossError(
-                    f"expected finite layer losses; got {self.losses.tolist()}. Look at the samples of this batch, or "
-                    "lower the learning rate."
-                )
-            if self._dual.problem.constrained:
-                refuse_negative(self.losses)
-            weighted.register_hook(lambda gradient: self._observe(sums, len(x)))
-        return weighted
+        return self._weights.weighted(values, sums, len(x))
 
     __call__ = forward
 
@@ -277,76 +222,3 @@ class UnrolledLoss:
             got = tuple(values.shape) if isinstance(values, Tensor) else f"a {type(values).__name__}"
             raise InputError(f"loss must return a loss for each of {len(x)} samples, or their mean; got {got}.")
         return values.flatten(1).mean(1) if values.dim() > 1 else values.expand(len(x))
-
-    def _observe(self, sums: Tensor, samples: int) -> None:
-        """Count a batch's losses for the next dual step: ``backward`` has come to them."""
-        self._dual.observe(sums, samples)
-        self._waiting += 1
-        if self._waiting == MOST_WAITING and self._dual.problem.constrained:
-            logger.warning(
-                f"{MOST_WAITING} batches went backward, and no optimizer of torch has stepped on parameters of the "
-                "model, so the multipliers do not move. Give the optimizer the model's own parameters."
-            )
-
-    def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Take the dual step after an optimizer's, if that one moves the model and losses count."""
-        if not self._waiting:
-            return
-        own = {id(parameter) for parameter in self._adapted().network.parameters()}
-        if any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-            self._waiting = 0  # first: the multipliers' own optimizer calls this too
-            self._dual.step()
-
-
-class _Hook:
-    """A method as a hook that does not keep its object alive; a copy or a pickle of it does nothing.
-
-    So a copy of the model, such as one for an average of weights, is not read.
-
-    Args:
-        method: The bound method; None for a hook that does nothing.
-    """
-
-    def __init__(self, method: Callable[..., None] | None = None):
-        self._method = None if method is None else weakref.WeakMethod(method)
-
-    def __call__(self, *args: Any) -> None:
-        method = None if self._method is None else self._method()
-        if method is not None:
-            method(*args)
-
-    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
-        return _Hook, ()
-
-
-def _config(method: str, given: dict[str, Any]) -> DescentConfig:
-    """The settings of a loss.
-
-    Args:
-        method: Its method.
-        given: Further settings by name.
-
-    Raises:
-        InputError: If the method needs a trainer of ours, or a setting is not one of it or outside its range.
-    """
-    refuse(
-        (
-            method not in BY_WEIGHTS,
-            f"method must be one of {', '.join(BY_WEIGHTS)}; got {method!r}. Other methods need DescentTrainer.",
-        )
-    )
-    check_method(given | {"method": method})
-    config = without_trainer(given | {"method": method})
-    known = [*PROBLEM, "stop_gradient", *OF_DUAL] if CLASSES[method].constrained else []
-    known += sorted(METHODS[method])
-    if unknown := sorted(given.keys() - set(known)):
-        raise InputError(
-            f"the settings of the method {method} are {', '.join(known) or 'none'}; got {', '.join(unknown)}."
-        )
-    every = settings_of(DescentSettings)
-    for name, value in given.items():
-        every[name].check(value)
-    config.read_alpha()
-    if config.dual_every == "epoch":
-        raise InputError("dual_every must be a number of steps, as a loss does not see epochs; got 'epoch'.")
-    return config
