@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.utils import ModelOutput
 
 from descend.errors import InputError, reason, refuse
-from descend.models.encoders import LayeredEncoder
+from descend.models.encoders import FAMILIES, Family, LayeredEncoder, first
 from descend.models.linear_readout import EncoderInside
 from descend.models.loading import refuse_unsafe
 from descend.progress import silent
@@ -151,6 +151,9 @@ class LayeredEmbedder(LayeredEncoder):
     Raises:
         InputError: If the encoder's family is not in the table.
     """
+
+    # The rest is its encoder's, see `family_of`.
+    families = {**FAMILIES, EmbedderConfig.model_type: Family(first, ("later",), "", None)}  # noqa: RUF012
 
     task_class = "Embedder"
     head_field = "head"

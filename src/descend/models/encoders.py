@@ -174,7 +174,6 @@ FAMILIES: dict[str, Family] = {
     "opt": _LLAMA._replace(blocks="decoder.layers", norm="decoder.final_layer_norm"),
     # The rest is its encoder's, see `family_of`.
     MeanPooledConfig.model_type: Family(_first_or_mean, ("dropout", "score"), "", None),
-    "descend-embedder": Family(first, ("later",), "", None),
     TextUTConfig.model_type: Family(_first_or_mean, ("dropout", "classifier"), "layers", None),
 }
 """``config.model_type`` → the model family. Transformers has common names for embeddings and hidden states, but not for
