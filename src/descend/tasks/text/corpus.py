@@ -42,8 +42,9 @@ def generate_pairs(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def generate_triplets(count: int, seed: int) -> list[dict[str, Any]]:
-    """Generate rows of ``anchor``, ``positive`` (the same in other words) and ``negative`` (who does it is
-    swapped, which the words alone do not tell).
+    """Generate rows of ``anchor``, ``positive`` (the same in other words) and ``negative``.
+
+    In the negative it is swapped who does it, which the words alone do not tell.
 
     Args:
         count: The number of rows; the first ones are the same for every count.
