@@ -246,11 +246,12 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
     prompts = about.get("prompts") or {}
     texts = isinstance(prompts, dict) and all(isinstance(each, str) for each in [*prompts, *prompts.values()])
     default, similarity = about.get("default_prompt_name"), about.get("similarity_fn_name")
+    known = ", ".join(map(str, prompts)) or "none"
     refuse(
         (not texts, f"the prompts of {folder} must be texts by their names; got {prompts!r}."),
         (
             texts and default not in (None, *prompts),
-            f"{folder} has no prompt {default!r}, its default_prompt_name; it has {', '.join(prompts) or 'none'}.",
+            f"{folder} has no prompt {default!r}, its default_prompt_name; it has {known}.",
         ),
         (
             similarity not in (None, *SIMILARITIES),

@@ -53,7 +53,7 @@ class ClassifierRecipe(PretrainedSettings, TextRecipe):
         refuse(
             (
                 isinstance(config, EmbedderConfig),
-                f"{self.model} is an embedding model, trained by descend train embed. Export it, and train text on that.",
+                f"{self.model} is an embedding model, trained by descend train embed. Export it, and train on that.",
             )
         )
         check_family(config, encoders.FAMILIES)
