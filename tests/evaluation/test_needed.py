@@ -476,7 +476,10 @@ def test_a_metric_without_bounds_is_estimated_and_the_assumption_is_said():
     assert (needed.bounded, needed.choice(2).state) == (False, "estimated")
     answer = answer_lines(answered(**rows, layers_needed=needed))
     assert "within 2 %: estimated, 95 %." in answer and "certified" not in answer and "surely" not in answer
-    assert "Loss is not known to have bounds, so no test can certify it. These are estimates: they assume" in answer
+    assert (
+        "Loss is not known to be a share of the samples, so no test can certify it. These are estimates: they assume"
+        in answer
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,20 @@ def models(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def embedder(models, tmp_path_factory):
+    """A folder of SentenceTransformers with a dense layer and prompts."""
+    from sentence_transformers import SentenceTransformer  # few test files need it
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+    encoder = Transformer(str(models / "long-bert-bare"), max_seq_length=12, model_kwargs={"dtype": torch.float32})
+    torch.manual_seed(0)
+    parts = [encoder, Pooling(encoder.get_embedding_dimension()), Dense(encoder.get_embedding_dimension(), 5)]
+    folder = tmp_path_factory.mktemp("embedder") / "model"
+    SentenceTransformer(modules=[*parts, Normalize()], prompts={"query": "good "}, device="cpu").save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Path:
     """A run of UT on videos, evaluated; read it, don't change it."""
     out = tmp_path_factory.mktemp("finished") / "run"

@@ -254,7 +254,10 @@ def test_layers_are_counted_from_the_best_one_of_validation_data_where_asked(cla
     estimates = content_of() | {"layers_needed": found["layers_needed"] | {"bounded": False}}
     (classifier / "summary.json").write_text(json.dumps(estimates))
     line = refused(capsys, "export", classifier, "--layers", "certified", "--out", tmp_path / "none")
-    assert "no test certifies layers by Accuracy, which is not known to have bounds" in line and "estimate" in line
+    assert (
+        "no test certifies layers by Accuracy, which is not known to be a share of the samples" in line
+        and "estimate" in line
+    )
     words = ["--layers", "1", "--compare-with", "best", "--out", tmp_path / "none"]
     assert "go with --layers auto, certified or best" in refused(capsys, "export", classifier, *words)
     words = ["--data", "generated", "--compare-with", "best"]

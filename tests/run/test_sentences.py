@@ -6,7 +6,7 @@ from shutil import copytree
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
 from descend import InputError, Run
 from descend.run.exporting import export
@@ -16,17 +16,6 @@ from tests.support.runs import trained
 
 RECORDS = ("README.md", "written.json")
 TEXTS = ["a good film", "the plot was bad and the cast was worse than the plot"]
-
-
-@pytest.fixture(scope="module")
-def embedder(models, tmp_path_factory):
-    """A folder of SentenceTransformers with a dense layer and prompts."""
-    encoder = Transformer(str(models / "long-bert-bare"), max_seq_length=12, model_kwargs={"dtype": torch.float32})
-    torch.manual_seed(0)
-    parts = [encoder, Pooling(encoder.get_embedding_dimension()), Dense(encoder.get_embedding_dimension(), 5)]
-    folder = tmp_path_factory.mktemp("embedder") / "model"
-    SentenceTransformer(modules=[*parts, Normalize()], prompts={"query": "good "}, device="cpu").save(str(folder))
-    return folder
 
 
 def embeddings_by_hand(folder, layers):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from descend.cli.commands import FORMAT_HELP, LAYERS_HELP, TOLERANCE_HELP, check_layers
 from descend.cli.parsing import check_data, check_run, levels, levels_or_all, read
 from descend.cli.settings import read_recipe, recipe_list
-from descend.declared import AUTO, CERTIFIED, DIGITS, FORMATS, GENERATED, PAIRS, SPLITS, TEXTS
+from descend.declared import AUTO, CERTIFIED, DIGITS, FORMATS, PAIRS, SPLITS, TEXTS
 from descend.errors import InputError, refuse
 from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
@@ -174,7 +174,7 @@ def layers(words: Sequence[str]) -> None:
         },
         talks=True,
     )
-    check_data(options.data, hub=options.task is None, names=(DIGITS,) if options.task is None else (GENERATED,))
+    check_data(options.data, hub=options.task is None, names=(DIGITS,) if options.task is None else ())
     refuse(
         (
             options.save is None and (options.layers, options.tolerance, options.format) != (None, None, None),

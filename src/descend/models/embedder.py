@@ -26,6 +26,12 @@ MODULES_FILE = "modules.json"
 LATER = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
 """The modules that may follow an encoder: what they do is said by numbers and safetensors alone."""
 
+BESIDE = ("prompts", "default_prompt_name", "similarity_fn_name")
+"""What is kept of a SentenceTransformer beside its modules, by the names of its arguments."""
+
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+"""The values of ``similarity_fn_name``."""
+
 MOST_TOKENS = 1_000_000
 """A tokenizer without a longest text has a ``model_max_length`` above this."""
 
@@ -39,6 +45,10 @@ class EmbedderConfig(EncoderInside):
         prompts: Name → text that SentenceTransformers puts before a text.
         default_prompt_name: The prompt that is used unless another is asked for; None for none.
         longest: The longest text in tokens; None if it is not said.
+        similarity_fn_name: How SentenceTransformers compares embeddings; None for its default, the cosine.
+
+    Raises:
+        ValueError: If a module behind the encoder is another one.
     """
 
     model_type = "descend-embedder"
@@ -50,16 +60,20 @@ class EmbedderConfig(EncoderInside):
         prompts: dict[str, str] | None = None,
         default_prompt_name: str | None = None,
         longest: int | None = None,
+        similarity_fn_name: str | None = None,
         **kwargs: Any,
     ):
+        for entry in later:
+            if entry.get("type") not in LATER or not isinstance(entry.get("config"), dict):
+                raise ValueError(f"the modules behind an encoder are {', '.join(LATER)} with a config; got {entry!r}.")
         self.later, self.prompts, self.default_prompt_name = [*later], {**(prompts or {})}, default_prompt_name
-        self.longest = longest
+        self.longest, self.similarity_fn_name = longest, similarity_fn_name
         super().__init__(encoder, **kwargs)
 
     @property
-    def prompt(self) -> str:
-        """What stands before every text unless another prompt is asked for."""
-        return self.prompts.get(self.default_prompt_name or "", "")
+    def beside(self) -> dict[str, Any]:
+        """The prompts and the similarity, by the names of SentenceTransformer's arguments."""
+        return {name: getattr(self, name) for name in BESIDE}
 
 
 @dataclass
@@ -199,7 +213,7 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
         folder: Its folder.
 
     Returns:
-        Its longest text, the modules behind the encoder (None if it is no SentenceTransformer), and its prompts.
+        Its longest text, the modules behind the encoder (None if it is no SentenceTransformer), and `BESIDE`.
 
     Raises:
         InputError: If it has modules that can't be kept.
@@ -234,8 +248,20 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
     about = _settings(folder / "config_sentence_transformers.json")
     prompts = about.get("prompts") or {}
     texts = isinstance(prompts, dict) and all(isinstance(each, str) for each in [*prompts, *prompts.values()])
-    refuse((not texts, f"the prompts of {folder} must be texts by their names; got {prompts!r}."))
-    given = {"prompts": prompts, "default_prompt_name": about.get("default_prompt_name")}
+    default, similarity = about.get("default_prompt_name"), about.get("similarity_fn_name")
+    known = ", ".join(map(str, prompts)) or "none"
+    refuse(
+        (not texts, f"the prompts of {folder} must be texts by their names; got {prompts!r}."),
+        (
+            texts and default not in (None, *prompts),
+            f"{folder} has no prompt {default!r}, its default_prompt_name; it has {known}.",
+        ),
+        (
+            similarity not in (None, *SIMILARITIES),
+            f"the similarity_fn_name of {folder} must be one of {', '.join(SIMILARITIES)}; got {similarity!r}.",
+        ),
+    )
+    given = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
     later = [_read(folder, place, name) for place, name in zip(places, names[1:], strict=True)]
     return (longest if isinstance(longest, int) and 0 < longest < MOST_TOKENS else None), later, given
 
@@ -246,7 +272,7 @@ def entries_of(later: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def sentence_transformer(
-    encoder: str, tokenizer: "PreTrainedTokenizerBase", longest: int | None, later: Iterable[Any], prompts: Any
+    encoder: str, tokenizer: "PreTrainedTokenizerBase", longest: int | None, later: Iterable[Any], beside: Any
 ) -> Any:
     """A SentenceTransformer of an encoder's folder.
 
@@ -255,40 +281,35 @@ def sentence_transformer(
         tokenizer: Its tokenizer, which is saved there.
         longest: The longest text in tokens.
         later: The modules behind the encoder.
-        prompts: Its prompts and the default one, by the names of SentenceTransformer's arguments.
+        beside: `BESIDE`.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer
 
     tokenizer.save_pretrained(encoder)
     modules = [Transformer(encoder, max_seq_length=longest), *later]
-    return SentenceTransformer(modules=modules, device="cpu", **prompts)
+    return SentenceTransformer(modules=modules, device="cpu", **beside)
 
 
-def _made(entry: Any) -> nn.Module:
+def _made(entry: dict[str, Any]) -> nn.Module:
     """A module behind the encoder as a configuration says it."""
     import sentence_transformers.sentence_transformer.modules as modules
 
-    name, config = (entry.get("type"), entry.get("config")) if isinstance(entry, dict) else (None, None)
-    if name not in LATER or not isinstance(config, dict):
-        raise InputError(f"the modules behind an encoder are {', '.join(LATER)} with a config; got {entry!r}.")
-    config = {**config}
+    config = {**entry["config"]}
     activation = config.get("activation_function")
     if activation is not None:
         config["activation_function"] = _activation(str(activation), "the configuration")
-    return getattr(modules, name)(**config)
+    return getattr(modules, entry["type"])(**config)
 
 
 def _activation(name: str, where: str) -> nn.Module:
     """An activation of torch by its full name."""
-    last = name.rpartition(".")[2]
-    refuse(
-        (
-            not name.startswith("torch.nn.") or not issubclass(getattr(nn, last, object), nn.Module),
-            f"{where} asks for {name}, which is not run.",
-        )
-    )
-    return getattr(nn, last)()
+    package, _, last = name.rpartition(".")
+    kind = nn.Identity if last == "Identity" else getattr(nn.modules.activation, last, None)
+    known = package == "torch.nn" or package.startswith("torch.nn.modules.")
+    if not known or not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        raise InputError(f"{where} asks for {name}, which is not run. Expected one of torch.nn's activations.")
+    return kind()
 
 
 def _read(folder: Path, place: str, name: str) -> Any:
@@ -298,8 +319,8 @@ def _read(folder: Path, place: str, name: str) -> Any:
     refuse((not (folder / place).is_dir() and name != "Normalize", f"{folder} has no folder {place} of its {name}."))
     if (folder / place).is_dir():
         refuse_unsafe(folder / place)
-    activation = str(_settings(folder / place / "config.json").get("activation_function", "torch.nn."))
-    refuse((not activation.startswith("torch.nn."), f"{folder / place} asks for {activation}, which is not run."))
+    if activation := _settings(folder / place / "config.json").get("activation_function"):
+        _activation(str(activation), str(folder / place))
     try:
         with silent():
             made = getattr(modules, name).load(str(folder), subfolder=place, local_files_only=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from descend.declared import GENERATED, PAIRS, SCORED, SENTENCES, TextLength, setting
+from descend.declared import GENERATED, PAIRS, SCORED, SENTENCES, TRIPLETS, TextLength, setting
 from descend.errors import InputError, refuse
 from descend.recipes.base import (
     Collate,
@@ -72,9 +72,22 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         "calibrate": False,
     }
 
+    @classmethod
+    def check_given(cls, given: Mapping[str, Any]) -> None:
+        """Refuse what needs own exits as well: all layers are read alike."""
+        super().check_given(given)
+        refuse(
+            (
+                given.get("method") == "probe" or given.get("exits") == "own",
+                "the layers of an embedding model are read alike, without own exits. Choose exits shared, and not the "
+                "method probe.",
+            ),
+        )
+
     def completed(self) -> Self:
         """The recipe with absolute paths, the kind of the data, the longest text and the number of blocks."""
         from descend.models import check_family, encoders, family_of
+        from descend.tasks.text.pairs import kind_of_pairs
 
         config = config_of(self.model)
         inside = getattr(config, "encoder", config)
@@ -87,6 +100,14 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         check_family(inside, encoders.FAMILIES)
         longest = family_of(inside, encoders.FAMILIES).longest
         most = None if longest is None else longest(inside)
+        prompt = self._prompt(None)
+        refuse(
+            (
+                bool(prompt) and any(each["config"].get("include_prompt") is False for each in self._later),
+                f"{self.model} puts {prompt!r} before texts and leaves it out of the pooling (include_prompt: false), "
+                "as no layer is read. Save the model without its default_prompt_name.",
+            ),
+        )
         usual = self._beside_encoder[0] or USUAL_LENGTH
         length = self.max_length or (usual if most is None else min(usual, most))
         if most is not None and length > most:
@@ -95,7 +116,7 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         return replace(
             self,
             data=data,
-            dataset=self.dataset or self._read(data).kind,
+            dataset=self.dataset or (TRIPLETS if data == GENERATED else kind_of_pairs(data)),
             model=absolute_or_name(self.model),
             keep_layers=self.layers_of(inside),
             max_length=length,
@@ -110,13 +131,21 @@ class EmbedRecipe(PretrainedSettings, Recipe):
 
     @property
     def _beside_encoder(self) -> tuple[int | None, list[Any] | None, dict[str, Any]]:
-        """What a SentenceTransformer has beside its encoder; of a saved embedder its longest text alone."""
+        """What a SentenceTransformer has beside its encoder; of a saved embedder all but the modules."""
         from descend.models import EmbedderConfig, beside_encoder
 
         config = config_of(self.model)
         if isinstance(config, EmbedderConfig):
-            return config.longest, None, {}
+            return config.longest, None, config.beside
         return beside_encoder(folder_of(self.model))
+
+    @property
+    def _later(self) -> list[dict[str, Any]]:
+        """The modules behind the encoder as a configuration has them; none of an encoder alone."""
+        from descend.models import EmbedderConfig, entries_of
+
+        config = config_of(self.model)
+        return config.later if isinstance(config, EmbedderConfig) else entries_of(self._beside_encoder[1] or ())
 
     def _read(self, data: str) -> Pairs:
         """The pairs or triplets of a file or folder, or generated ones."""
@@ -138,8 +167,9 @@ class EmbedRecipe(PretrainedSettings, Recipe):
             tokenizer = load_tokenizer(self.model)
             tokenizer.model_max_length = self.max_length
         prompt = self._prompt(model)
-        encoded, notes = self._encoded(split_validation(found.sides, self.validation_share), tokenizer, prompt)
-        return Data(**encoded, name=self._name(self.data), tokenizer=tokenizer, notes=(*found.notes, *notes))
+        encoded, notes = self._encoded(split_validation(found, self.validation_share), tokenizer, prompt)
+        notes = [*found.notes, *notes, *self._measured_otherwise(model)]
+        return Data(**encoded, name=self._name(self.data), tokenizer=tokenizer, notes=tuple(notes))
 
     def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load the test side of other data of the same kind, and their name."""
@@ -159,10 +189,19 @@ class EmbedRecipe(PretrainedSettings, Recipe):
 
     def _prompt(self, model: LayeredModel | None) -> str:
         """What SentenceTransformers puts before every text."""
-        if model is not None:
-            return str(model.saved.config.prompt)
-        prompts = self._beside_encoder[2]
-        return str(prompts.get("prompts", {}).get(prompts.get("default_prompt_name") or "", ""))
+        settings = self._settings(model)
+        return str(settings.get("prompts", {}).get(settings.get("default_prompt_name") or "", ""))
+
+    def _settings(self, model: LayeredModel | None) -> dict[str, Any]:
+        """The prompts and the similarity of a trained model, or of the one that is to be trained."""
+        return self._beside_encoder[2] if model is None else model.library.config.beside  # type: ignore[attr-defined]
+
+    def _measured_otherwise(self, model: LayeredModel | None) -> list[str]:
+        """A note on a model that is used with another similarity than the one that is measured."""
+        similarity = self._settings(model).get("similarity_fn_name") or "cosine"
+        return (
+            [] if similarity == "cosine" else [f"The model compares texts by {similarity}; here cosines are measured."]
+        )
 
     def _encoded(
         self, sides: DatasetDict | dict[str, Dataset], tokenizer: PreTrainedTokenizerBase, prompt: str
@@ -243,6 +282,5 @@ class EmbedRecipe(PretrainedSettings, Recipe):
 
     def about_model(self) -> list[str]:
         """What is behind the encoder, and what is trained of a cut model."""
-        later = self._beside_encoder[1]
-        names = ", ".join(type(module).__name__ for module in later) if later else "the mean over tokens"
+        names = ", ".join(each["type"] for each in self._later) or "the mean over tokens"
         return [f"Every layer is read by what is behind the encoder: {names}.", *super().about_model()]

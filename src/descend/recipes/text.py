@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from descend.declared import TEXTS, setting
-from descend.errors import InputError
+from descend.errors import InputError, refuse
 from descend.recipes.base import (
     USEFUL_LAYERS,
     Data,
@@ -43,13 +43,19 @@ class ClassifierRecipe(PretrainedSettings, TextRecipe):
 
     def completed(self) -> Self:
         """The recipe with absolute paths, the kind of the texts, the head's pooling and the number of blocks."""
-        from descend.models import check_family, encoders
+        from descend.models import EmbedderConfig, check_family, encoders
         from descend.recipes.corpora import kind_of
 
         recipe = super().completed()
         if recipe.dataset is None:
             recipe = replace(recipe, dataset="imdb" if self.source is None else kind_of(Path(recipe.data)))
         config = config_of(self.model)
+        refuse(
+            (
+                isinstance(config, EmbedderConfig),
+                f"{self.model} is an embedding model, trained by descend train embed. Export it, and train on that.",
+            )
+        )
         check_family(config, encoders.FAMILIES)
         pooling = self.pooling or _pooling_of(config) or "mean"
         recipe = replace(

@@ -237,7 +237,7 @@ def _terms(summary: Summary) -> list[str]:
     ]
     if needed.bounded is False:
         lines.append(
-            f"{name} is not known to have bounds, so no test can certify it. These are estimates: they "
+            f"{name} is not known to be a share of the samples, so no test can certify it. These are estimates: they "
             f"assume that there are no rare samples, which these data lack, on which one {unit} is much worse."
         )
     if levels := [level for level in sorted({0.0, needed.noise}) if level in summary.kept]:

@@ -107,7 +107,8 @@ def saved_form(network: Any) -> str:
     if kind.__module__.startswith("transformers."):
         adapters = "adapters for a" if kind is not type(network) else "a"
         return f"The model is saved as {adapters} {kind.__name__}, which Transformers loads without Descend."
-    return f"The model is saved as a {kind.__name__}, which loads where Descend is installed."
+    article = "an" if kind.__name__.startswith(tuple("AEIO")) else "a"
+    return f"The model is saved as {article} {kind.__name__}, which loads where Descend is installed."
 
 
 def loading_note(network: Any) -> str:

@@ -17,7 +17,7 @@ from descend.evaluation.needed import layers_needed
 from descend.evaluation.probes import Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.methods import CLASSES, Method
-from descend.models import MOST_LAYERS, LayeredCausalLM, LayeredClassifier, LayeredModel, broken
+from descend.models import MOST_LAYERS, LayeredCausalLM, LayeredClassifier, LayeredEmbedder, LayeredModel, broken
 from descend.noise import SHIFTS, GaussianNoise, TokenDropout
 from descend.progress import Progress, progress
 from descend.recipes import Recipe
@@ -82,6 +82,11 @@ class FurtherEvaluator:
                 run.recipe is None,
                 "probes and early exits are chosen on a run's own data; a model in memory has none. Read a run by "
                 "Run.read(folder).",
+            ),
+            (
+                isinstance(run.model, LayeredEmbedder),
+                "an embedding model has no classes to be probed or sure of; leave out --probe and --exit. To stop "
+                "after layer K: descend export --layers K.",
             ),
             (
                 not isinstance(run.model, LayeredClassifier | LayeredCausalLM),

@@ -128,9 +128,10 @@ def choose(
     refuse(
         (
             how == CERTIFIED and unbounded,
-            f"no test certifies layers by {metric_name(summary)}, which is not known to have bounds. Test data "
-            f"estimate, with {CONFIDENCE:.0%} confidence, that {'no layer' if certain is None else f'layer {certain}'} "
-            f"is within {whole}. Name the layers, or take --layers {AUTO}, the choice of validation data.",
+            f"no test certifies layers by {metric_name(summary)}, which is not known to be a share of the samples. "
+            f"Test data estimate, with {CONFIDENCE:.0%} confidence, that "
+            f"{'no layer' if certain is None else f'layer {certain}'} is within {whole}. Name the "
+            f"layers, or take --layers {AUTO}, the choice of validation data.",
         ),
         (
             how == CERTIFIED and top == 0,

@@ -1,11 +1,13 @@
 """``descend layers``: a pretrained model as it is, with a readout fitted to each layer."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 from transformers import PreTrainedConfig
 
 from descend.declared import flag_of
@@ -78,6 +80,8 @@ def frozen(
         )
     parts, task = recipe.load(), recipe.task()
     tell(recipe, parts, quiet=is_quiet())
+    for passed_over in parts.notes:
+        tqdm.write(f"{parts.name}: {passed_over}", file=sys.stderr)
     network: Any = recipe.network(parts)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     network.to(device).eval()
@@ -123,6 +127,12 @@ def frozen(
 
 def _recipe_of(config: PreTrainedConfig, model: str) -> str:
     """The recipe that reads a model's layers."""
+    refuse(
+        (
+            config.model_type == EmbedderConfig.model_type,
+            f"{model} is an embedding model: add --task embed, and give pairs or triplets of texts.",
+        )
+    )
     if config.model_type in images.FAMILIES:
         return "image"
     generates = any("CausalLM" in each or "LMHead" in each for each in config.architectures or ())
@@ -130,11 +140,5 @@ def _recipe_of(config: PreTrainedConfig, model: str) -> str:
         return "lm"
     if config.model_type in encoders.FAMILIES:
         return "text"
-    refuse(
-        (
-            config.model_type == EmbedderConfig.model_type,
-            f"{model} is an embedding model: add --task embed, and give pairs or triplets of texts.",
-        )
-    )
     known = dict.fromkeys([*encoders.FAMILIES, *causal.FAMILIES, *images.FAMILIES])
     raise InputError(f"{model}: {unknown(config.model_type, known)}")

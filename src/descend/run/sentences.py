@@ -59,9 +59,9 @@ class SentenceTransformers(Format):
             config = network.config
             self.later: Any = [*network.library.later]
             self.longest = config.longest or self.measured
-            self.prompts = {"prompts": config.prompts, "default_prompt_name": config.default_prompt_name}
+            self.beside = config.beside
             return
-        self.longest, self.later, self.prompts = _beside_encoder(start)
+        self.longest, self.later, self.beside = _beside_encoder(start)
         if self.later is None:
             from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -105,7 +105,7 @@ class SentenceTransformers(Format):
         with silent():
             with TemporaryDirectory() as encoder:
                 base.save_pretrained(encoder)
-                made = sentence_transformer(encoder, self.tokenizer, self.longest, self.later, self.prompts)
+                made = sentence_transformer(encoder, self.tokenizer, self.longest, self.later, self.beside)
             made.save(str(folder), create_model_card=False)
             again = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
         return lambda inputs: again(dict(inputs))["sentence_embedding"]

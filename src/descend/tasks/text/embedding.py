@@ -138,10 +138,13 @@ def spearman_shares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         y: The other one.
 
     Returns:
-        NaN where all values of one kind are equal or one is not finite.
+        NaN where a value is not finite; 0 where all of one kind are equal, which ranks no pairs: so it is of the first
+        token before the first layer.
     """
-    if not (np.isfinite(x).all() and np.isfinite(y).all()) or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return np.full(len(x), np.nan)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return np.zeros(len(x))
     u, v = ((rankdata(each) - 0.5) / len(each) for each in (x, y))
     u, v = u - u.mean(), v - v.mean()
     cov, var_u, var_v = (u * v).mean(), (u * u).mean(), (v * v).mean()

@@ -4,7 +4,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,14 @@ SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
 
 MOST_CANDIDATES = 20_000
 """Texts among which negatives are looked for, evenly taken."""
+
+_CLASS_NUMBERS = {-1.0, 0.0, 1.0, 2.0}
+"""MNLI's classes as numbers, and -1 where its annotators did not agree."""
+
+_MIXED = (
+    "{place} has another kind of label than the rows before it: {value!r}. Give all rows scores, or all rows one of "
+    f"{', '.join(MNLI_LABELS)}."
+)
 
 ROWS_AT_ONCE = 256
 """Anchors whose negatives are looked for at once."""
@@ -78,16 +86,7 @@ def read_pairs(path: str | Path, kind: str | None = None, keep_markup: bool = Fa
     Raises:
         InputError: If the data are missing or have another layout; the message names the file and the line.
     """
-    root = Path(path).expanduser()
-    if root.is_file() and root.suffix.lower() in TABLES:
-        files = {"train": root}
-    elif root.is_dir():
-        files = pair_sides(root, suffixes=TABLES)
-    else:
-        raise InputError(
-            f"{root} must be a file {', '.join(TABLES)} with two texts in a row, or a folder with such files for its "
-            "sides, such as train.tsv and test.tsv."
-        )
+    root, files = _files(path)
     passed: Counter[str] = Counter()
     sides = {side: _rows(file, kind, keep_markup, passed) for side, file in files.items()}
     kinds = {found for found, _ in sides.values()}
@@ -100,6 +99,29 @@ def read_pairs(path: str | Path, kind: str | None = None, keep_markup: bool = Fa
     return _prepared(kinds.pop(), {side: rows for side, (_, rows) in sides.items()}, str(root), passed)
 
 
+def kind_of_pairs(path: str | Path) -> str:
+    """The kind of the data that `read_pairs` finds, `TRIPLETS` or `SCORED`, by the first training row alone.
+
+    Raises:
+        InputError: As `read_pairs`, as far as that row shows it.
+    """
+    _, files = _files(path)
+    return next((kind for kind, _ in _labelled(files["train"], None, False, Counter())), TRIPLETS)
+
+
+def _files(path: str | Path) -> tuple[Path, dict[str, Path]]:
+    """The place of data, and side → its file there."""
+    root = Path(path).expanduser()
+    if root.is_file() and root.suffix.lower() in TABLES:
+        return root, {"train": root}
+    if root.is_dir():
+        return root, pair_sides(root, suffixes=TABLES)
+    raise InputError(
+        f"{root} must be a file {', '.join(TABLES)} with two texts in a row, or a folder with such files for its "
+        "sides, such as train.tsv and test.tsv."
+    )
+
+
 def generated_pairs(rows: dict[str, list[dict[str, Any]]]) -> Pairs:
     """The same of rows in memory, of ``anchor``, ``positive`` and ``negative``, by side."""
     made = {
@@ -109,12 +131,20 @@ def generated_pairs(rows: dict[str, list[dict[str, Any]]]) -> Pairs:
     return _prepared(TRIPLETS, made, "the generated texts", Counter())
 
 
-def split_validation(sides: DatasetDict, share: float) -> DatasetDict:
-    """Split the training side into ``train`` and ``validation``, unless that is given; linked texts stay together."""
+def split_validation(pairs: Pairs, share: float) -> DatasetDict:
+    """Split the training side into ``train`` and ``validation``, unless that is given; linked texts stay together.
+
+    Raises:
+        InputError: If a side would have fewer than 2 rows, or equal scores alone.
+    """
+    sides = pairs.sides
     if "validation" in sides:
         return sides
     rows = sides["train"]
     validation, train = _split(rows["group"][:], share, "validation")
+    labels = rows["label"][:]
+    for side, places in (("validation", validation), ("train", train)) if pairs.kind == SCORED else ():
+        _refuse_equal([labels[place] for place in places], f"the {side} side")
     return DatasetDict(
         {"train": rows.select(train), "validation": rows.select(validation), "test": sides["test"]},
     )
@@ -173,48 +203,83 @@ def _rows(file: Path, kind: str | None, keep_markup: bool, passed: Counter[str])
     """
     rows: list[dict[str, Any]] = []
     found: str | None = None
+    for this, row in _labelled(file, kind, keep_markup, passed):
+        if found not in (None, this):
+            raise InputError(_MIXED.format(place=row["source"], value=row["label"]))
+        found = this
+        texts = [row[name] for name in ("first", "second", "negative") if row[name] is not None]
+        if len({*texts}) < len(texts):
+            passed["have twice the same text"] += 1
+        else:
+            rows.append(row)
+    refuse((not rows, f"{file} holds no pairs of different texts with a label. Give at least two columns of texts."))
+    assert found is not None
+    return found, rows
+
+
+def _labelled(
+    file: Path, kind: str | None, keep_markup: bool, passed: Counter[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The kind of each row, and the row; see `_rows`.
+
+    Raises:
+        InputError: If a row has other columns or values; or the labels are the whole numbers of MNLI's classes.
+    """
+    numbers: set[float] = set()
+    types: set[type] = set()
     for place, row in records(file):
-        names = {str(name).casefold(): name for name in row}
+        names = {str(name).casefold(): name for name in row if name}
         first, second, negative, score, label = (
             next((names[each] for each in known if each in names), None)
             for known in (FIRST, SECOND, NEGATIVE, SCORE, LABEL)
         )
         if first is None or second is None:
             known = FIRST if first is None else SECOND
-            raise InputError(f"{place} has no column {', '.join(known)}; it has {', '.join(map(str, row))}.")
+            raise InputError(
+                f"{place} must have a column named one of {', '.join(known)}; it has {', '.join(map(str, row))}. "
+                "Rename the column of the texts."
+            )
         texts = [_text(row[name], place, name, keep_markup) for name in (first, second, negative) if name is not None]
         value: Any = 1.0
         if negative is not None and kind != SCORED:
             this = TRIPLETS
         elif score is not None or label is not None:
-            given = row[score if score is not None else label]
+            given = row[str(score or label)]
             if given == "-" and score is None:  # MNLI's annotators did not agree
                 passed["have a label on which the annotators did not agree"] += 1
                 continue
-            value = given if given in MNLI_LABELS and score is None else _number(given, place)
+            value = given if score is None and given in MNLI_LABELS else _number(given, place)
+            types.add(type(value))
+            if len(types) > 1:
+                raise InputError(_MIXED.format(place=place, value=value))
+            if score is None and isinstance(value, float):
+                numbers.add(value)
             this = kind or (TRIPLETS if isinstance(value, str) else SCORED)
             if this == SCORED and isinstance(value, str):
                 value = SCORES_OF_LABELS[value]
             if this == TRIPLETS and not isinstance(value, str):
                 raise InputError(
-                    f"{place} has a score, {value:g}, and --dataset {TRIPLETS} asks for triplets. Leave --dataset out, "
-                    "or give the column negative."
+                    f"{place} has a score, {value:g}; expected triplets, as --dataset or the first training row says. "
+                    "Give all rows scores and no --dataset, or all rows a negative."
                 )
         else:
             this = kind or TRIPLETS
-            refuse((kind == SCORED, f"{place} has no column {', '.join(SCORE)}; it has {', '.join(map(str, row))}."))
-        if this == SCORED:
-            texts = texts[:2]
-        if found not in (None, this):
-            raise InputError(f"{place} has another kind of label than the rows before it: {value!r}.")
-        found = this
-        if len({*texts}) < len(texts):
-            passed["have twice the same text"] += 1
-            continue
-        rows.append(_row(*texts, label=value, source=shown(place)))
-    if found is None or not rows:
-        raise InputError(f"{file} holds no pairs of texts.")
-    return found, rows
+            refuse(
+                (
+                    kind == SCORED,
+                    f"{place} must have a column named one of {', '.join((*SCORE, *LABEL))}; it has "
+                    f"{', '.join(map(str, row))}. Rename the column of the scores, or leave --dataset out.",
+                )
+            )
+        pair = texts[0], texts[1], None if this == SCORED or negative is None else texts[2]
+        yield this, _row(*pair, value, shown(place))
+    refuse(
+        (
+            numbers <= _CLASS_NUMBERS and 2 in numbers,
+            f"{file} has labels up to 2, which may be MNLI's classes, where 0 is the nearest. Write them as "
+            f"{', '.join(MNLI_LABELS)}; or name the column score, if more is nearer.",
+        )
+    )
 
 
 def _text(value: Any, place: str, name: str, keep_markup: bool) -> str:
@@ -224,7 +289,7 @@ def _text(value: Any, place: str, name: str, keep_markup: bool) -> str:
         raise InputError(f"{place}: {name} must be text; got {repr(value)[:60]}. Correct or remove the row.")
     text = cleaned(value, keep_markup)
     if not text:
-        raise InputError(f"{place}: {name} is empty, so its partner has none. Remove the row.")
+        raise InputError(f"{place}: {name} is empty. Expected a text in each row; correct or remove this one.")
     return text
 
 
@@ -244,8 +309,8 @@ def _number(value: Any, place: str) -> float:
 
 def _prepared(kind: str, sides: dict[str, list[dict[str, Any]]], name: str, passed: Counter[str]) -> Pairs:
     """Groups, a test side, negatives and scores in [−1, 1] of rows."""
-    groups = _groups([row for rows in sides.values() for row in rows])
     for rows in sides.values():
+        groups = _groups(rows)
         for row in rows:
             row["group"] = groups[row["first"]]
     if "test" not in sides:
@@ -254,7 +319,7 @@ def _prepared(kind: str, sides: dict[str, list[dict[str, Any]]], name: str, pass
         sides = {"train": [every[row] for row in train], "test": [every[row] for row in test]}
     else:
         tell_shared({side: {row["first"] for row in rows} for side, rows in sides.items()}, "first texts")
-    notes = [f"{count:,} rows of {name} are left out: they {why}." for why, count in passed.items()]
+    notes = [f"Rows that {why} are left out: {count:,}." for why, count in passed.items()]
     notes += _with_negatives(sides, name) if kind == TRIPLETS else _scaled(sides, name)
     texts = ("first", "second", "negative")[: 3 if kind == TRIPLETS else 2]
     parts = {
@@ -295,12 +360,13 @@ def _split(groups: Sequence[int], share: float, side: str) -> list[list[int]]:
     """The rows of a part, and the others; groups stay whole."""
     count = round(len(groups) * share)
     different = len({*groups})
-    if count < 2 or different < 2:
+    parts = split_groups(groups, [count]) if count > 1 and different > 1 else [[]]
+    if min(map(len, parts)) < 2:
         raise InputError(
-            f"the {side} side needs at least 2 rows that share no text with the others; got {len(groups)} rows in "
-            f"{different} groups of linked texts. Give more pairs, or a file for each side."
+            f"{len(groups)} pairs with {different} different groups of texts are too few to split a {side} side off: "
+            "pairs that share a text stay on one side, and each side needs 2. Give more pairs, or a file for each side."
         )
-    return split_groups(groups, [count])
+    return parts
 
 
 def _with_negatives(sides: dict[str, list[dict[str, Any]]], name: str) -> list[str]:
@@ -314,11 +380,13 @@ def _with_negatives(sides: dict[str, list[dict[str, Any]]], name: str) -> list[s
     step = max(1, math.ceil(len(candidates) / MOST_CANDIDATES))
     candidates = candidates[::step]
     kept, made, own, left = 0, 0, 0, 0
+    partners: dict[str, set[str]] = {}
+    for row in (row for rows in sides.values() for row in rows):
+        partners.setdefault(row["first"], set()).add(row["second"])
+        partners.setdefault(row["second"], set()).add(row["first"])
     for side, rows in sides.items():
         against: dict[str, list[str]] = {}
-        partners: dict[str, set[str]] = {}
         for row in rows:
-            partners.setdefault(row["first"], set()).add(row["second"])
             if row["label"] == MNLI_LABELS[2]:
                 against.setdefault(row["first"], []).append(row["second"])
         positive = [row for row in rows if row["label"] in (1.0, MNLI_LABELS[0])]
@@ -337,7 +405,13 @@ def _with_negatives(sides: dict[str, list[dict[str, Any]]], name: str) -> list[s
         ):
             row["negative"] = negative
         made, kept = made + len(lacking), kept + len(positive)
-        refuse((not positive, f"the {side} side of {name} has no pair labelled {MNLI_LABELS[0]}, so no triplet."))
+        refuse(
+            (
+                not positive,
+                f"the {side} side of {name} has no pair labelled {MNLI_LABELS[0]}, so no triplet. Give some, or take "
+                f"--dataset {SCORED}.",
+            )
+        )
         sides[side] = positive
     notes = []
     if left:
@@ -360,10 +434,14 @@ def _scaled(sides: dict[str, list[dict[str, Any]]], name: str) -> list[str]:
     scores = [row["label"] for row in sides["train"]]
     low, high = min(scores), max(scores)
     for side, rows in sides.items():
-        if len({row["label"] for row in rows}) < 2:
-            raise InputError(f"all scores of the {side} side of {name} are equal, so they rank no pairs.")
+        _refuse_equal([row["label"] for row in rows], f"the {side} side of {name}")
     if low >= -1 and high <= 1:
         return []
     for row in (row for rows in sides.values() for row in rows):
         row["label"] = (row["label"] - low) / (high - low)
     return [f"Scores from {low:g} to {high:g} are scaled to 0 … 1 for the loss. Spearman's ρ does not change."]
+
+
+def _refuse_equal(scores: list[float], side: str) -> None:
+    """Refuse a side whose scores rank no pairs."""
+    refuse((len({*scores}) < 2, f"all scores of {side} are equal, so they rank no pairs. Give pairs of other scores."))
