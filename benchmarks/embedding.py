@@ -183,7 +183,7 @@ def adaptive(cell: Cell, start: Path, data: Path, out: Path) -> Path:
     set_seed(cell.seed)
     model = SentenceTransformer(str(start), device="cpu")
     model.max_seq_length = LENGTH
-    rows = split_validation(read_pairs(data, "triplets").sides, 0.2)["train"]
+    rows = split_validation(read_pairs(data, "triplets"), 0.2)["train"]
     columns = zip(*rows["texts"], strict=True)
     triplets = Dataset.from_dict(dict(zip(("anchor", "positive", "negative"), map(list, columns), strict=True)))
     args = SentenceTransformerTrainingArguments(

@@ -12,7 +12,6 @@ from descend.models.embedder import (
     LayeredEmbedder,
     beside_encoder,
     entries_of,
-    sentence_transformer,
 )
 from descend.models.encoders import LayeredQuestionAnswerer, LayeredTokenClassifier
 from descend.models.first_layers import FirstLayers, first, keep_first, merged, plain_output, train_last
@@ -96,7 +95,6 @@ __all__ = [
     "refuse_unsafe",
     "resized",
     "save_module",
-    "sentence_transformer",
     "tied_names",
     "train_last",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,6 @@ from descend.models.linear_readout import EncoderInside
 from descend.models.loading import refuse_unsafe
 from descend.progress import silent
 from descend.reading import read_json
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 MODULES_FILE = "modules.json"
 """The file by which SentenceTransformers knows its folders."""
@@ -269,26 +266,6 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
 def entries_of(later: Iterable[Any]) -> list[dict[str, Any]]:
     """The entries of a configuration for the modules behind an encoder."""
     return [{"type": type(module).__name__, "config": module.get_config_dict()} for module in later]
-
-
-def sentence_transformer(
-    encoder: str, tokenizer: "PreTrainedTokenizerBase", longest: int | None, later: Iterable[Any], beside: Any
-) -> Any:
-    """A SentenceTransformer of an encoder's folder.
-
-    Args:
-        encoder: The folder of the encoder.
-        tokenizer: Its tokenizer, which is saved there.
-        longest: The longest text in tokens.
-        later: The modules behind the encoder.
-        beside: `BESIDE`.
-    """
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Transformer
-
-    tokenizer.save_pretrained(encoder)
-    modules = [Transformer(encoder, max_seq_length=longest), *later]
-    return SentenceTransformer(modules=modules, device="cpu", **beside)
 
 
 def _made(entry: dict[str, Any]) -> nn.Module:

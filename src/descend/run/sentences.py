@@ -15,7 +15,6 @@ from descend.models import (
     LayeredClassifier,
     LayeredEmbedder,
     beside_encoder,
-    sentence_transformer,
 )
 from descend.progress import silent
 from descend.recipes.base import folder_of
@@ -100,12 +99,15 @@ class SentenceTransformers(Format):
     def write(self, plain: PreTrainedModel, folder: Path) -> Callable[[Any], Tensor]:
         """Write the SentenceTransformer of the cut encoder, and read it again."""
         from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Transformer
 
         base: Any = plain.base_model
         with silent():
             with TemporaryDirectory() as encoder:
                 base.save_pretrained(encoder)
-                made = sentence_transformer(encoder, self.tokenizer, self.longest, self.later, self.beside)
+                self.tokenizer.save_pretrained(encoder)
+                modules = [Transformer(encoder, max_seq_length=self.longest), *self.later]
+                made = SentenceTransformer(modules=modules, device="cpu", **self.beside)
             made.save(str(folder), create_model_card=False)
             again = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
         return lambda inputs: again(dict(inputs))["sentence_embedding"]
