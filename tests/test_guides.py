@@ -24,6 +24,7 @@ from descend.cli import main
 from descend.models import causal, images
 from descend.models.encoders import FAMILIES
 from descend.tasks.text import generate_instructions
+from descend.tasks.text.corpus import generate_triplets
 from tests.support import networks, own, tagging, unrolled
 from tests.support.cases import slow_but
 from tests.support.documented import ROOT, commands, help_of, python_blocks, words_of
@@ -145,6 +146,28 @@ def test_language_in_a_script(capsys):
     assert "certify anything: 4 groups, at least" in capsys.readouterr().out.splitlines()[-1]
     inputs = tokenizer("the plot was", return_tensors="pt", return_token_type_ids=False)
     exec(leaves, {"model": scope["trainer"].model.eval(), "inputs": inputs | {"do_sample": False}})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("working_directory")
+def test_the_guide_to_embedding_models(data, capsys):
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainingArguments  # takes seconds
+
+    Path("pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in generate_triplets(200, 0)))
+    page = GUIDES / "embeddings.md"
+    for line in commands(page, run=True):
+        words = [{"MODEL": str(data / "encoder"), "PAIRS": "pairs.jsonl"}.get(word, word) for word in words_of(line)]
+        words += ["--max-steps", "2"] if words[0] == "train" else []
+        words += ["--tolerance", "5"] if words[0] == "export" else []
+        assert main(words) == 0, f"{line}: {capsys.readouterr().err}"
+    serves, trains = python_blocks(page)
+    exec(serves)
+    model = SentenceTransformer("small", device="cpu")
+    args = SentenceTransformerTrainingArguments("trained", max_steps=2, use_cpu=True, report_to="none")
+    rows = Dataset.from_list(generate_triplets(16, 1))
+    scope: dict = {"model": model, "args": args, "train_dataset": rows}
+    exec(trains, scope)
+    assert scope["loss"].losses.isfinite().all()
 
 
 @pytest.mark.usefixtures("working_directory")

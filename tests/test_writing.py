@@ -29,7 +29,6 @@ ALLOWED = {
     "src/descend/run/formats.py": {"save_pretrained"},
     "src/descend/run/onnx.py": {"save_pretrained", "save"},
     "src/descend/run/sentences.py": {"save_pretrained", "save", "TemporaryDirectory"},  # and a folder to read again
-    "src/descend/models/embedder.py": {"save_pretrained"},  # into that folder
     "src/descend/run/training.py": {"save_pretrained"},
     "src/descend/training/checkpoints.py": {"write_text", "rename"},
     "src/descend/training/hf_hooks.py": {"save_pretrained"},
