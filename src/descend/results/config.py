@@ -17,7 +17,7 @@ MODELS = ("model", "best_feasible")
 LANGUAGE = ("llm-sft", "lm")
 """The recipes of language models."""
 
-PRETRAINED = ("text", "lm", "image")
+PRETRAINED = ("text", "lm", "image", "embed")
 """The recipes of any pretrained model."""
 
 DENOISERS = ("descend-ut", "descend-dust", "descend-vit")
