@@ -22,12 +22,13 @@ from transformers import AutoModelForCausalLM, DataCollatorForTokenClassificatio
 import descend
 from descend.cli import main
 from descend.models import causal, images
+from descend.models.encoders import FAMILIES
 from descend.tasks.text import generate_instructions
 from descend.tasks.text.corpus import generate_triplets
 from tests.support import networks, own, tagging, unrolled
 from tests.support.cases import slow_but
 from tests.support.documented import ROOT, commands, help_of, python_blocks, words_of
-from tests.support.networks import CLASSIFIERS, QUIET, network
+from tests.support.networks import QUIET, network
 from tests.support.sources import write_frames, write_video
 from tests.support.texts import review_folder, review_tokenizer, samples
 
@@ -301,10 +302,10 @@ def test_its_table_is_the_codes():
     page = FAMILY_PAGE.read_text("utf-8")
     rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \|" + r"([^|]*)\|" * 4 + "$", page, re.MULTILINE)
     listed = {name: tuple(cell.strip() == "yes" for cell in cells) for name, *cells in rows[1:]}
-    texts = {name: (True, bool(row.token_head), bool(row.answer_head)) for name, row in CLASSIFIERS.items()}
+    texts = {name: (True, bool(row.token_head), bool(row.answer_head)) for name, row in FAMILIES.items()}
     assert listed == {
         name: (*texts.get(name, (False, False, False)), name in causal.FAMILIES)
-        for name in [*CLASSIFIERS, *causal.FAMILIES]
+        for name in [*FAMILIES, *causal.FAMILIES]
     }
     assert re.findall(r"^\| [^|]+ \| `(\w+)` \| [^|]+ \|$", page, re.MULTILINE)[1:] == [*images.FAMILIES]
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from descend import DescentClassifier, GaussianNoise, InputError
-from descend.models import LayeredClassifier
+from descend.models import LayeredClassifier, encoders
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
-from tests.support.networks import CLASSIFIERS, OWN_ATTENTION, change, network
+from tests.support.networks import OWN_ATTENTION, change, network
 
-ALL = CLASSIFIERS
+ALL = encoders.FAMILIES
 FAMILIES = [name for place, name in enumerate(ALL) if ALL[name] not in list(ALL.values())[:place]]
 """The first family of those with equal rows in the table: all are read alike."""
 

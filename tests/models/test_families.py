@@ -36,7 +36,6 @@ from descend.models.library import PER_LAYER, logits_of
 from descend.run import export_model
 from tests.support.networks import (
     CAUSAL,
-    CLASSIFIERS,
     CONFIGS,
     DECODER,
     EAGER,
@@ -50,12 +49,12 @@ from tests.support.networks import (
 )
 
 TABLES = {
-    "class": CLASSIFIERS,
+    "class": encoders.FAMILIES,
     "language": language.FAMILIES,
     "tokens": {name: family for name, family in encoders.FAMILIES.items() if family.token_head},
     "answer": {name: family for name, family in encoders.FAMILIES.items() if family.answer_head},
     "image": images.FAMILIES,
-    "mean": {name: family for name, family in CLASSIFIERS.items() if not name.startswith("descend-")},
+    "mean": {name: family for name, family in encoders.FAMILIES.items() if not name.startswith("descend-")},
 }
 """The rows that have a head, by its name here; ``mean`` is that of a mean-pooled classifier."""
 
@@ -162,7 +161,7 @@ def batch_of(head, padding="right"):
 
 
 def test_all_families_are_tested():
-    assert CLASSIFIERS.keys() == CONFIGS.keys()
+    assert encoders.FAMILIES.keys() == CONFIGS.keys()
     assert language.FAMILIES.keys() == CAUSAL.keys()
     assert images.FAMILIES.keys() == IMAGES.keys()
 

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from descend.models import EmbedderConfig, MeanPooledConfig, TextUTConfig, encoders
+from descend.models import MeanPooledConfig, TextUTConfig
 from descend.models.library import PER_LAYER
 
 SMALL = {"vocab_size": 40, "max_position_embeddings": 20}
@@ -82,9 +82,6 @@ ENCODERS = {
     "mpt": DECODER | {"max_seq_len": 20, "num_attention_heads": 8},
     "opt": DECODER | {"ffn_dim": 32, "word_embed_proj_dim": 16},
 }
-CLASSIFIERS = {name: row for name, row in encoders.FAMILIES.items() if name != EmbedderConfig.model_type}
-"""The table of encoders without embedding models, which have no head; tests/run/test_embed_run.py has them."""
-
 CONFIGS = {name: AutoConfig.for_model(name, **settings) for name, settings in ENCODERS.items()} | {
     "descend-mean-pooled": MeanPooledConfig(BertConfig(**WIDE)),
     "descend-text-ut": TextUTConfig(vocab_size=40, hidden_size=16, num_hidden_layers=3, attention_size=8, tied=False),
