@@ -187,7 +187,7 @@ def layers(words: Sequence[str]) -> None:
     from descend.writing import locked, refuse_full
 
     recipe = options.task or ""
-    exporting.check_format(options.format or exporting.usual_format(recipe), recipe, options.model)
+    exporting.check_format(options.format, recipe, options.model)
     out = options.out or frozen_folder(options.model)
     refuse_file(out.expanduser(), "another place with --out")
     if options.save is not None:
@@ -202,8 +202,7 @@ def layers(words: Sequence[str]) -> None:
     given = {name: getattr(options, name) for name in ("dataset", "image_size", "max_length")}
     settings = {name: value for name, value in given.items() if value is not None}
     run = Run.frozen(options.model, options.data, out, most=options.most, task=options.task, **settings)
-    form = options.format or exporting.usual_format(run.provenance.recipe)
-    exporting.check_format(form, run.provenance.recipe, options.model)
+    exporting.check_format(options.format, run.provenance.recipe, options.model)
     tolerance = KEPT_WITHIN if options.tolerance is None else options.tolerance
     how = options.layers or AUTO
     refuse(
@@ -220,7 +219,7 @@ def layers(words: Sequence[str]) -> None:
     show(out, summary)
     if options.save is not None:
         number, lines = (int(how), []) if how.isdecimal() else exporting.choose(out, tolerance, how=how, answered=True)
-        print("\n".join([*lines, *run.export(number, options.save, form)]))
+        print("\n".join([*lines, *run.export(number, options.save, options.format)]))
 
 
 def compare(words: Sequence[str]) -> None:

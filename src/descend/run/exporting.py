@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from descend.contract import resolve
-from descend.declared import AUTO, BEST, CERTIFIED, TRANSFORMERS
+from descend.declared import AUTO, BEST, CERTIFIED
 from descend.errors import InputError, refuse
 from descend.evaluation.needed import held
 from descend.models import (
@@ -26,7 +26,6 @@ from descend.models import (
     merged,
     refuse_broken,
 )
-from descend.recipes import RECIPES
 from descend.report.answer import Answer, enough_sentence
 from descend.report.card import card_of_model
 from descend.report.terminal import answer_lines
@@ -52,7 +51,7 @@ from descend.results import (
     write_card,
 )
 from descend.run.describing import run_card
-from descend.run.formats import EXPECTED, Format, shape_of
+from descend.run.formats import EXPECTED, Format, shape_of, usual_format
 from descend.run.loading import of_run, provenance_of
 from descend.run.onnx import Onnx
 from descend.run.run import Run
@@ -208,7 +207,9 @@ def export(run: Run, layers: int, out: Path, format: str | None = None) -> list[
             cut or written this way.
         SaveError: If the checkpoint can't be written.
     """
-    format = format or usual_format(run.provenance.recipe)
+    if format is None:
+        recipe = read_config(run.model_folder.parent).recipe if run.of_folder else run.provenance.recipe
+        format = usual_format(recipe)
     check_format(format)
     whole = _whole_of_run(run, layers, out, format) if run.of_folder else _whole_in_memory(run, layers, out)
     network, depth, source = whole.network, whole.network.depth, whole.source
@@ -438,16 +439,11 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     return plain, form
 
 
-def usual_format(recipe: str) -> str:
-    """The format that a model of a recipe is written in unless another is asked for."""
-    return RECIPES[recipe].settings.export_format if recipe in RECIPES else TRANSFORMERS
-
-
-def check_format(format: str, recipe: str = "", start: str | None = None) -> None:
+def check_format(format: str | None, recipe: str = "", start: str | None = None) -> None:
     """Refuse a format that can't be written, before any work is done.
 
     Args:
-        format: One of `FORMATS`.
+        format: One of `FORMATS`; None for that of the model.
         recipe: The name of the recipe whose model it is; empty if it is not known yet.
         start: The model that it began with, if the recipe is known.
 
@@ -455,6 +451,7 @@ def check_format(format: str, recipe: str = "", start: str | None = None) -> Non
         InputError: If it is none of them, or can't hold a model of the recipe.
         MissingPackageError: If a package that it needs is not installed.
     """
+    format = format or usual_format(recipe)
     refuse((format not in _FORMATS, f"format must be one of {', '.join(_FORMATS)}; got {format!r}."))
     _FORMATS[format].check(recipe, start)
 
@@ -505,7 +502,7 @@ def check_export(folder: Path, layers: int | None, out: Path, format: str | None
         MissingPackageError: If a package that the format needs is not installed.
     """
     config = read_config(folder)
-    check_format(format or usual_format(config.recipe), config.recipe, _start(config))
+    check_format(format, config.recipe, _start(config))
     refuse((not config.finished, f"{folder} is not finished. Finish it first: the same descend train with --resume."))
     if config.depth is not None:
         check_choice(WITHIN[0], layers, config.depth, str(folder))

@@ -70,7 +70,7 @@ class Format:
             InputError: If a model of the recipe can't be written in this format.
             MissingPackageError: If a package that the format needs is not installed.
         """
-        usual = RECIPES[recipe].settings.export_format if recipe in RECIPES else TRANSFORMERS
+        usual = usual_format(recipe)
         refuse(
             (
                 usual != TRANSFORMERS,
@@ -109,6 +109,11 @@ class Format:
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
         """The line of code that serves the folder; empty if there is none."""
         return serving_line(plain, folder)
+
+
+def usual_format(recipe: str) -> str:
+    """The format that a model of a recipe is written in unless another is asked for."""
+    return RECIPES[recipe].settings.export_format if recipe in RECIPES else TRANSFORMERS
 
 
 def shape_of(inputs: Any) -> str:
