@@ -75,7 +75,7 @@ built = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="make doc
 
 @built
 @pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_and_no_page_is_wider_than_the_screen(browser, width):
+def test_axe_finds_nothing_on_the_site_and_no_page_is_wider_than_the_screen(browser, width):
     context = browser.new_context(viewport={"width": width, "height": 900})
     page = context.new_page()
     for name, scheme in product(MAIN, ("light", "dark")):
@@ -88,7 +88,7 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_the_screen(browser, width):
 
 
 @built
-def test_every_tutorial_ran():
+def test_every_tutorial_of_the_site_ran():
     """All but that on a pretrained model, which needs weights and texts; its page says so."""
     for script in (ROOT / "docs" / "tutorials").glob("*.py"):
         page = (SITE / "gallery" / "tutorials" / f"{script.stem}.html").read_text("utf-8")
@@ -97,7 +97,7 @@ def test_every_tutorial_ran():
 
 
 @built
-def test_every_key_of_the_files_has_a_row():
+def test_every_key_of_the_files_has_a_row_on_the_site():
     """The tables come from the classes; here from a summary that a class writes."""
     page = (SITE / "reference" / "files.html").read_text("utf-8")
     keys = set(re.findall(r'<code class="docutils literal notranslate"><span class="pre">(\w+)</span></code>', page))
