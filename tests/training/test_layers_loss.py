@@ -302,6 +302,7 @@ def test_the_model_is_as_before_after_a_call_and_after_an_error(embedder, family
             assert loss(columns(model), None) > 0
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_unwrapped(embedder):
     model = embedder().eval()
     loss, plain = ranking(model), ranking(model)
