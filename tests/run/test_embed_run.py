@@ -154,7 +154,9 @@ def test_commands_that_make_no_sense_are_refused_in_a_line(run, prompted, triple
 def test_other_data_of_a_run_must_be_of_its_kind(run, tmp_path, capsys):
     file = tmp_path / "scored.csv"
     file.write_text("anchor,positive,score\n" + "".join(f"one {row},other {row},{row}\n" for row in range(20)))
-    assert "has a score, 0; expected triplets" in refused(capsys, "evaluate", run, "--data", file)
+    assert "holds pairs with scores; expected triplets, which the run" in refused(
+        capsys, "evaluate", run, "--data", file
+    )
 
 
 def test_an_encoder_alone_gets_mean_pooling(models, triplets):
@@ -222,7 +224,10 @@ def test_a_decoder_beside_the_encoder_is_refused(models, triplets, tmp_path):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"type": "Evil", "config": {}}, "the modules behind an encoder are Pooling, .* with a config; got"),
+        (
+            {"type": "Evil", "config": {}},
+            "the modules behind an encoder must be some of Pooling, .* with a config; got",
+        ),
         (
             {"type": "Dense", "config": {"in_features": 16, "out_features": 5, "activation_function": "os.system"}},
             "the configuration asks for os.system, which is not run",

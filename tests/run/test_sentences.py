@@ -96,12 +96,23 @@ def test_settings_of_a_strangers_encoder_are_not_obeyed(embedder, reviews, tmp_p
 OURS = "sentence_transformers.models"
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_start_that_lower_cases_by_itself_is_refused(embedder, tmp_path, name):
+    copytree(embedder, tmp_path / "start")
+    (tmp_path / "start" / "sentence_bert_config.json").unlink()
+    settings = {"max_seq_length": 50, "do_lower_case": True}
+    (tmp_path / "start" / f"sentence_{name}_config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match="asks for texts in small letters"):
+        SentenceTransformers.check("text", str(tmp_path / "start"))
+
+
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
         ([(f"{OURS}.Transformer", ""), ("evil.Pooling", "1_Pooling")], "has evil.Pooling behind its encoder"),
         ([(f"{OURS}.Transformer", ""), (f"{OURS}.WordWeights", "1_W")], "has .*WordWeights behind its encoder"),
         ([(f"{OURS}.Router", "")], "must begin with one Transformer; its modules are .*Router"),
+        ([(f"{OURS}.Transformer", "")], "has nothing behind its encoder; expected a Pooling first"),
         ([(f"{OURS}.Transformer", ""), (f"{OURS}.Dense", "../other")], r"outside of it: \.\./other"),
         ([(f"{OURS}.Transformer", ""), (f"{OURS}.Dense", "2_Pickle")], "bin is no safetensors"),
         ([(f"{OURS}.Transformer", ""), (f"{OURS}.Dense", "3_Code")], "asks for os.system, which is not run"),

@@ -121,7 +121,15 @@ def test_given_sides_stay_and_what_they_share_is_told(tmp_path, caplog):
     assert {side: len(rows) for side, rows in found.sides.items()} == {"train": 9, "validation": 3, "test": 4}
     assert split_validation(found, 0.5) == found.sides
     (record,) = caplog.records
-    assert "3 first texts to train on are also among those to test or validate on." in record.getMessage()
+    assert "6 texts to train on are also among those to test or validate on." in record.getMessage()
+
+
+def test_a_side_without_negatives_takes_them_from_training_rows_that_have_some(tmp_path):
+    write(tmp_path / "train.tsv", [{**row, "negative": f"far {place}"} for place, row in enumerate(pairs(4))])
+    write(tmp_path / "test.tsv", [{"anchor": f"new {row}", "positive": f"text {row}"} for row in range(3)])
+    found = read_pairs(tmp_path)
+    seconds = {texts[1] for texts in found.sides["train"]["texts"]}
+    assert {texts[2] for texts in found.sides["test"]["texts"]} <= seconds
 
 
 def test_a_negative_shares_most_words_and_is_no_text_that_is_refused():

@@ -330,7 +330,8 @@ def finish(trainer: Any) -> None:
         print(f"How many layers suffice: descend evaluate {place}", file=sys.stderr)
     if asks and not verdict.feasible:
         kept = f"The best model that met the constraints is kept: descend evaluate {place} --model best_feasible"
-        usual = "train longer, or for fewer steps or layers if only deep ones break; or lower --strength or --alpha."
+        usual = "train longer, or for fewer steps or layers if only deep ones break; or ask for less "
+        usual += "(a lower --strength or --alpha, a higher --within)."
         none = f"No evaluated model met the constraints: {trainer.outlook.fault or usual}"
         print(f"WARNING: {kept if (out / 'best_feasible').is_dir() else none}", file=sys.stderr)
 

@@ -29,6 +29,10 @@ BESIDE = ("prompts", "default_prompt_name", "similarity_fn_name")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 """The values of ``similarity_fn_name``."""
 
+_ENCODERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+OF_TRANSFORMER = tuple(f"sentence_{name}_config.json" for name in _ENCODERS)
+"""Files of a SentenceTransformer's first module; the first that is there counts."""
+
 MOST_TOKENS = 1_000_000
 """A tokenizer without a longest text has a ``model_max_length`` above this."""
 
@@ -62,7 +66,11 @@ class EmbedderConfig(EncoderInside):
     ):
         for entry in later:
             if entry.get("type") not in LATER or not isinstance(entry.get("config"), dict):
-                raise ValueError(f"the modules behind an encoder are {', '.join(LATER)} with a config; got {entry!r}.")
+                raise ValueError(
+                    f"the modules behind an encoder must be some of {', '.join(LATER)} with a config; got {entry!r}."
+                )
+        if not later or later[0]["type"] != "Pooling":
+            raise ValueError(f"the first module behind an encoder must be Pooling; got {[*later]!r}.")
         self.later, self.prompts, self.default_prompt_name = [*later], {**(prompts or {})}, default_prompt_name
         self.longest, self.similarity_fn_name = longest, similarity_fn_name
         super().__init__(encoder, **kwargs)
@@ -240,7 +248,15 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
         ),
         (bool(elsewhere), f"{folder} names modules outside of it: {', '.join(elsewhere)}."),
     )
-    longest = _settings(folder / "sentence_bert_config.json").get("max_seq_length")
+    of_transformer: dict[str, Any] = next(filter(None, (_settings(folder / name) for name in OF_TRANSFORMER)), {})
+    refuse(
+        (
+            bool(of_transformer.get("do_lower_case")),
+            f"{folder} asks for texts in small letters (do_lower_case), which is not read. Save its tokenizer with "
+            "do_lower_case instead.",
+        ),
+    )
+    longest = of_transformer.get("max_seq_length")
     longest = longest or _settings(folder / "tokenizer_config.json").get("model_max_length")
     about = _settings(folder / "config_sentence_transformers.json")
     prompts = about.get("prompts") or {}
@@ -260,6 +276,13 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
     )
     given = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
     later = [_read(folder, place, name) for place, name in zip(places, names[1:], strict=True)]
+    refuse(
+        (
+            names[1:2] != ["Pooling"],
+            f"{folder} has {', '.join(names[1:]) or 'nothing'} behind its encoder; expected a Pooling first, which "
+            "makes one embedding of a text's tokens. Save the model with one.",
+        ),
+    )
     return (longest if isinstance(longest, int) and 0 < longest < MOST_TOKENS else None), later, given
 
 

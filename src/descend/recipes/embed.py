@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from descend.declared import GENERATED, PAIRS, SCORED, SENTENCES, TRIPLETS, TextLength, setting
-from descend.errors import InputError, refuse
+from descend.errors import InputError, reason, refuse
 from descend.recipes.base import (
     Collate,
     Data,
@@ -173,13 +173,15 @@ class EmbedRecipe(PretrainedSettings, Recipe):
 
     def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load the test side of other data of the same kind, and their name."""
+        from descend.tasks.text.pairs import kind_of_pairs
+
+        if self.dataset == TRIPLETS and data != GENERATED and kind_of_pairs(data) != TRIPLETS:
+            raise InputError(f"{data} holds pairs with scores; expected triplets, which the run was trained on.")
         found = self._read(data)
-        if found.kind != self.dataset:
-            raise InputError(
-                f"{data} holds {found.kind}, and the run was trained on {self.dataset}. Give data of its kind."
-            )
         encoded, notes = self._encoded({"test": found.sides["test"]}, tokenizer, self._prompt(model))
         name = self._name(data)
+        if Path(data).is_file():
+            notes.append(f"A file alone is split: {len(encoded['test']):,} of its rows are its test side.")
         tell(name, *found.notes, *notes)
         return encoded["test"], name
 
@@ -199,9 +201,13 @@ class EmbedRecipe(PretrainedSettings, Recipe):
     def _measured_otherwise(self, model: LayeredModel | None) -> list[str]:
         """A note on a model that is used with another similarity than the one that is measured."""
         similarity = self._settings(model).get("similarity_fn_name") or "cosine"
-        return (
-            [] if similarity == "cosine" else [f"The model compares texts by {similarity}; here cosines are measured."]
-        )
+        notes = []
+        if similarity != "cosine":
+            notes.append(f"The model compares texts by {similarity}; here cosines are measured.")
+        if self._settings(model).get("prompts") and not self._prompt(model):
+            names = ", ".join(self._settings(model)["prompts"])
+            notes.append(f"The model has prompts ({names}) and no default one: texts are read without a prompt.")
+        return notes
 
     def _encoded(
         self, sides: DatasetDict | dict[str, Dataset], tokenizer: PreTrainedTokenizerBase, prompt: str
@@ -252,6 +258,7 @@ class EmbedRecipe(PretrainedSettings, Recipe):
 
     def network(self, data: Data) -> LayeredEmbedder:
         """The pretrained model with what is behind its encoder, cut where ``keep_layers`` says so."""
+        import torch
         from transformers import AutoModel
 
         from descend.models import Embedder, EmbedderConfig, LayeredEmbedder, entries_of
@@ -269,6 +276,13 @@ class EmbedRecipe(PretrainedSettings, Recipe):
                 later = [Pooling(encoder.config.hidden_size, pooling_mode="mean")]
             named = EmbedderConfig(encoder.config, entries_of(later), longest=longest, **prompts)
             embedder = Embedder(named, encoder, later)
+        try:
+            with torch.no_grad():
+                embedder.embedding(torch.zeros(1, 2, embedder.config.encoder.hidden_size), None)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"what {self.model} has behind its encoder does not fit it: {reason(error)}. Save the model again."
+            ) from None
         model = LayeredEmbedder(embedder)
         self.cut(model)
         return model

@@ -333,8 +333,9 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 "no gradient flows through the bounds of within: leave stop_gradient out.",
             ),
             (
-                not 0 <= first < max(depth - 1, 1),
-                f"first_layer must be below {depth - 1}, the last layer that within constrains; got {first}.",
+                not 0 <= first < depth - 1,
+                f"within constrains layers between first_layer and the last one; got first_layer {first} and {depth} "
+                "layers, so none. Lower first_layer, train more layers, or leave within out.",
             ),
         )
         assert self.within is not None

@@ -18,7 +18,7 @@ from descend.core import DescentProblem, PrimalDual, refuse_negative
 from descend.errors import InputError, NonFiniteLossError, refuse
 from descend.methods import CLASSES, Method
 from descend.settings import METHODS, DescentSettings, check_method, settings_of
-from descend.training.config import PROBLEM, DescentConfig, without_trainer
+from descend.training.config import PROBLEM, STATED, DescentConfig, without_trainer
 
 OF_DUAL = ("dual_lr", "dual_optimizer", "dual_optim_args", "dual_every", "dual_warmup_steps", "resilience")
 """The settings of the multipliers that a loss takes."""
@@ -185,6 +185,7 @@ def _config(method: str, given: Mapping[str, Any]) -> DescentConfig:
     if unknown := sorted(given.keys() - set(known)):
         raise InputError(
             f"the settings of the method {method} are {', '.join(known) or 'none'}; got {', '.join(unknown)}."
+            f"{' Add method=' + repr('constrained') + '.' if {*STATED}.intersection(unknown) else ''}"
         )
     every = settings_of(DescentSettings)
     for name, value in given.items():

@@ -318,7 +318,10 @@ def _prepared(kind: str, sides: dict[str, list[dict[str, Any]]], name: str, pass
         test, train = _split([row["group"] for row in every], TEST_SHARE, "test")
         sides = {"train": [every[row] for row in train], "test": [every[row] for row in test]}
     else:
-        tell_shared({side: {row["first"] for row in rows} for side, rows in sides.items()}, "first texts")
+        named = ("first", "second", "negative")
+        tell_shared(
+            {side: {row[name] for row in rows for name in named} - {None} for side, rows in sides.items()}, "texts"
+        )
     notes = [f"Rows that {why} are left out: {count:,}." for why, count in passed.items()]
     notes += _with_negatives(sides, name) if kind == TRIPLETS else _scaled(sides, name)
     texts = ("first", "second", "negative")[: 3 if kind == TRIPLETS else 2]
@@ -376,7 +379,7 @@ def _with_negatives(sides: dict[str, list[dict[str, Any]]], name: str) -> list[s
         sides: The rows of each side, of which those with another label than MNLI's *entailment* go.
         name: What the data are called.
     """
-    candidates = [*dict.fromkeys(row["second"] for row in sides["train"] if row["negative"] is None)]
+    candidates = [*dict.fromkeys(row["second"] for row in sides["train"])]
     step = max(1, math.ceil(len(candidates) / MOST_CANDIDATES))
     candidates = candidates[::step]
     kept, made, own, left = 0, 0, 0, 0
