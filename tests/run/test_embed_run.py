@@ -94,6 +94,7 @@ def test_layers_tells_what_it_read_and_saves_a_sentence_transformer(prompted, tr
     torch.testing.assert_close(found, cut(prompted, 2), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_trained_run_is_restored_evaluated_and_exported_alike(run, triplets, tmp_path, capsys, caplog):
     out, err = said(capsys, "evaluate", run, "--noise", "0,0.1")
     assert "BERT-3 linear on triplets, triplets.jsonl" in out and "WARNING" not in err

@@ -155,6 +155,7 @@ def of_two_parts(model):
     return GlobalOrthogonalRegularizationLoss(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [cosine, matryoshka, of_two_parts])
 def test_any_loss_of_sentence_transformers_is_read_at_every_layer(embedder, make):
     model, labels = embedder().eval(), torch.linspace(0, 1, 8)
@@ -165,6 +166,7 @@ def test_any_loss_of_sentence_transformers_is_read_at_every_layer(embedder, make
     torch.testing.assert_close(gradients_of(model), gradients, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_of_a_model_with_adapters_are_read(embedder):
     config = LoraConfig(target_modules=["query", "Wqkv"], init_lora_weights=False)
     model = embedder("modernbert")
