@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from scipy import stats
 
 import descend
+from benchmarks.unrolled import Interval, hash_of, interval, read_rows, table_lines
 from descend.evaluation.layers import few, measure
 from descend.run import Run
 from descend.tasks.text.pairs import read_pairs, split_validation
@@ -206,11 +206,6 @@ def adaptive(cell: Cell, start: Path, data: Path, out: Path) -> Path:
     return out / "model"
 
 
-def read_rows(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows of files, those that are there."""
-    return [json.loads(line) for file in files if file.is_file() for line in file.read_text().splitlines()]
-
-
 def run(options: argparse.Namespace) -> None:
     """Run cells until none is left, or the time is over."""
     number, lanes = map(int, options.lane.split("/"))
@@ -220,7 +215,7 @@ def run(options: argparse.Namespace) -> None:
     end = time.monotonic() + 60 * options.minutes
     while time.monotonic() < end:
         cells = list(open_cells(read_rows([*options.known, options.out])))
-        mine = next((cell for cell in cells if sum(map(ord, "".join(map(str, cell)))) % lanes == number), None)
+        mine = next((cell for cell in cells if hash_of(cell) % lanes == number), None)
         if mine is None:
             print(f"no cell of this lane is left, {len(cells)} of others", flush=True)
             return
@@ -237,23 +232,16 @@ def final(rows: Sequence[dict[str, Any]], model: str, arm: str) -> list[dict[str
     return sorted((row for row in known if row["rate"] == rate), key=lambda row: row["seed"])
 
 
-def score(row: dict[str, Any], what: str, of: str = "test") -> float:
-    """A row's score in points: of the ``last`` layer, or of the ``inner`` ones from 1 in the mean."""
-    values = row[of]
+def score(row: dict[str, Any], what: str) -> float:
+    """A row's test accuracy in points: of the ``last`` layer, or of the ``inner`` ones from 1 in the mean."""
+    values = row["test"]
     return 100 * (values[-1] if what == "last" else sum(values[1:-1]) / len(values[1:-1]))
 
 
-def difference(
-    rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], what: str, of: str = "test"
-) -> tuple[float, float, float]:
-    """The paired difference of two arms over seeds, half the width of its 95 % interval, and p by Student's test."""
-    rivals = {row["seed"]: score(row, what, of) for row in others}
-    pairs = [score(row, what, of) - rivals[row["seed"]] for row in rows if row["seed"] in rivals]
-    if len(pairs) < 2:
-        return math.nan, math.inf, math.nan
-    found = stats.ttest_1samp(pairs, 0.0)
-    mean = sum(pairs) / len(pairs)
-    return mean, float(found.confidence_interval(0.95).high) - mean, float(found.pvalue)
+def difference(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], what: str) -> Interval:
+    """The paired difference of two arms' test scores over their seeds, in points."""
+    rivals = {row["seed"]: score(row, what) for row in others}
+    return interval([score(row, what) - rivals[row["seed"]] for row in rows if row["seed"] in rivals])
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -262,9 +250,9 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         for of, title in (("test", "triplet accuracy in percent"), ("pairs", "Spearman's ρ × 100 of pairs")):
             yield from ("", f"### {name}: {title}", "")
             heads = ["arm", "rate", "seeds", *(f"{layer}" for layer in range(model.depth + 1))]
-            yield from _lines(heads, _by_layer(rows, name, of))
+            yield from table_lines(heads, _by_layer(rows, name, of))
     yield from ("", "### Primary comparisons", "")
-    yield from _lines(["comparison", "points of accuracy", "p", "Holm at .05"], _primary(rows))
+    yield from table_lines(["comparison", "points of accuracy", "p", "Holm at .05"], _primary(rows))
 
 
 def _by_layer(rows: Sequence[dict[str, Any]], name: str, of: str) -> Iterator[list[str]]:
@@ -287,12 +275,6 @@ def _primary(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
             f"{p:.2g}",
             "differs" if corrected < 0.05 else "open",
         ]
-
-
-def _lines(heads: Sequence[str], rows: Iterator[list[str]]) -> Iterator[str]:
-    """A table in Markdown."""
-    for cells in (heads, ["---"] * len(heads), *rows):
-        yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -149,7 +149,7 @@ AFTERWARDS: dict[str, dict[str, Any]] = {
 
 
 class Interval(NamedTuple):
-    """A mean difference in dB, half the width of its 95 % interval, and the two-sided p of Student's test."""
+    """A mean difference, half the width of its 95 % interval, and the two-sided p of Student's test."""
 
     mean: float
     half: float
@@ -348,7 +348,7 @@ def run(out: Path, known: Sequence[Path], lane: str, minutes: float) -> None:
         print(f"{len(cells) - 1} left; {' '.join(map(str, mine))}: {row['seconds']} s", flush=True)
 
 
-def hash_of(cell: Cell) -> int:
+def hash_of(cell: Sequence[Any]) -> int:
     """A number of a cell that is the same in every process."""
     return sum(map(ord, "".join(map(str, cell))))
 
@@ -377,7 +377,11 @@ def difference(
 ) -> Interval:
     """The paired difference of two arms' scores over their seeds, in dB."""
     rivals = {row["seed"]: score(row, what, shift) for row in others}
-    pairs = [score(row, what, shift) - rivals[row["seed"]] for row in rows if row["seed"] in rivals]
+    return interval([score(row, what, shift) - rivals[row["seed"]] for row in rows if row["seed"] in rivals])
+
+
+def interval(pairs: Sequence[float]) -> Interval:
+    """The mean of paired differences with its interval."""
     if len(pairs) < 2 or not all(map(math.isfinite, pairs)):
         return Interval(math.nan if not pairs else sum(pairs) / len(pairs), math.inf, math.nan)
     test = stats.ttest_1samp(pairs, 0.0)
@@ -402,12 +406,12 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         whats = ["K", "mean", *(["2K", "3K"] if network.tied else [])]
         heads = ["at K", "mean of 1 to K", *(["at 2K", "at 3K"] if network.tied else [])]
         yield from ("", f"### {name}, K = {network.iterations}", "")
-        yield from _lines(["arm", "rate", "seeds", *heads], _by_score(rows, name, plain, whats))
+        yield from table_lines(["arm", "rate", "seeds", *heads], _by_score(rows, name, plain, whats))
         others = list(network.shifts)[1:]
         yield from ("", f"{name} at K under shifts:", "")
-        yield from _lines(["arm", *others], _by_shift(rows, name, plain, others))
+        yield from table_lines(["arm", *others], _by_shift(rows, name, plain, others))
     yield from ("", "### Primary comparisons", "")
-    yield from _lines(["comparison", "difference in dB", "p", "Holm at .05"], _primary(rows))
+    yield from table_lines(["comparison", "difference in dB", "p", "Holm at .05"], _primary(rows))
 
 
 def _by_score(
@@ -454,7 +458,7 @@ def _primary(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
         yield [words, in_words(each), f"{each.p:.2g}", "differs" if p <= 0.05 else "open"]
 
 
-def _lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A table in Markdown."""
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"

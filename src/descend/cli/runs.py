@@ -186,8 +186,7 @@ def layers(words: Sequence[str]) -> None:
     from descend.run import Run, exporting, frozen_folder
     from descend.writing import locked, refuse_full
 
-    recipe = options.task or ""
-    exporting.check_format(options.format, recipe, options.model)
+    exporting.check_format(options.format, options.task or "", options.model)
     out = options.out or frozen_folder(options.model)
     refuse_file(out.expanduser(), "another place with --out")
     if options.save is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -129,7 +131,7 @@ class EmbedRecipe(PretrainedSettings, Recipe):
 
         return f"{family_name(config_of(self.model))}-{self.depth}"
 
-    @property
+    @cached_property
     def _beside_encoder(self) -> tuple[int | None, list[Any] | None, dict[str, Any]]:
         """What a SentenceTransformer has beside its encoder; of a saved embedder all but the modules."""
         from descend.models import EmbedderConfig, beside_encoder
@@ -270,11 +272,11 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         else:
             from sentence_transformers.sentence_transformer.modules import Pooling
 
-            longest, later, prompts = self._beside_encoder
+            longest, later, beside = deepcopy(self._beside_encoder)  # its modules are about to learn
             encoder = load_pretrained(AutoModel, self.model, dtype="float32")
             if later is None:
                 later = [Pooling(encoder.config.hidden_size, pooling_mode="mean")]
-            named = EmbedderConfig(encoder.config, entries_of(later), longest=longest, **prompts)
+            named = EmbedderConfig(encoder.config, entries_of(later), longest=longest, **beside)
             embedder = Embedder(named, encoder, later)
         try:
             with torch.no_grad():

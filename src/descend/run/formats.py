@@ -43,10 +43,10 @@ class Format:
     metadata: ClassVar[dict[str, Any]] = {}
     """Further metadata of the card."""
 
-    holds: ClassVar[str] = ""
+    holds: str = ""
     """What the card says of the first K layers in the folder; empty for the usual words."""
 
-    timed: ClassVar[str] = ""
+    timed: str = ""
     """What was timed for the last line; empty for the folder itself."""
 
     instead: ClassVar[str] = ""

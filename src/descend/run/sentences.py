@@ -39,6 +39,8 @@ class SentenceTransformers(Format):
         "metrics": [],
         "eval_results": [],
     }
+    holds = "without their readout."
+    timed = " as a classifier"
     instead = f" {LEAVE_OUT}"
 
     def __init__(self, network: Any, tokenizer: Any, layers: int, start: str | None):
@@ -55,6 +57,7 @@ class SentenceTransformers(Format):
         self.embeds = embeds
         self.measured = getattr(tokenizer, "model_max_length", None)
         if embeds:
+            self.holds = self.timed = ""  # it has no readout that could be left out
             config = network.config
             self.later: Any = [*network.library.later]
             self.longest = config.longest or self.measured
@@ -67,16 +70,6 @@ class SentenceTransformers(Format):
             how = getattr(network.config, "classifier_pooling", "cls")
             self.later = [Pooling(network.saved.base_model.config.hidden_size, pooling_mode=how)]
             self.longest = self.measured
-
-    @property
-    def holds(self) -> str:  # type: ignore[override]
-        """What the folder holds of a classifier; the usual words of an embedding model."""
-        return "" if self.embeds else "without their readout."
-
-    @property
-    def timed(self) -> str:  # type: ignore[override]
-        """What of a classifier was timed."""
-        return "" if self.embeds else " as a classifier"
 
     @classmethod
     def check(cls, recipe: str = "", start: str | None = None) -> None:
@@ -92,7 +85,7 @@ class SentenceTransformers(Format):
         """The embedding (B, D) that the modules behind the encoder give of layer K."""
         state = network.norm(self.layers)(network.layer_outputs(inputs)[self.layers])
         features = {"token_embeddings": state.float(), "attention_mask": inputs["attention_mask"]}
-        for module in self.later or ():
+        for module in self.later:
             features = module(features)
         return features["sentence_embedding"]
 
@@ -114,7 +107,7 @@ class SentenceTransformers(Format):
 
     def note(self, plain: PreTrainedModel) -> str:
         """What the folder holds."""
-        parts = ", ".join(["Transformer", *(type(module).__name__ for module in self.later or ())])
+        parts = ", ".join(["Transformer", *(type(module).__name__ for module in self.later)])
         compared = "" if self.measured == self.longest else f"; layers were compared on at most {self.measured}"
         cut = "" if self.longest is None else f" It cuts texts after {self.longest} tokens{compared}."
         if self.embeds:

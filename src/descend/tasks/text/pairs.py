@@ -1,6 +1,5 @@
 """Read the data of embedding models: triplets, pairs with scores, pairs alone, and pairs with labels as MNLI's."""
 
-import logging
 import math
 import re
 from collections import Counter
@@ -21,8 +20,6 @@ from descend.reading import plain_text, shown
 from descend.tasks.splits import TEST_SHARE, split_groups, tell_shared
 from descend.tasks.text.sources import MNLI_LABELS, TABLES, pair_sides, records
 from descend.tasks.text.tokens import cleaned
-
-logger = logging.getLogger(__name__)
 
 FIRST = ("anchor", "query", "question", "sentence1", "sentence_a", "premise", "text1", "text", "first")
 SECOND = ("positive", "answer", "passage", "sentence2", "sentence_b", "hypothesis", "text2", "pair", "second")
