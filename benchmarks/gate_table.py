@@ -1,6 +1,6 @@
-"""The tables of docs/results/layers.md, from the cells of benchmarks/gate.py: who wins by the rule of the plan.
+"""The tables of reproduction/records/layers.md, from the cells of benchmarks/gate.py: who wins by the rule of the plan.
 
-    python benchmarks/gate_table.py --work FOLDER    # add the cells to docs/results/layers.json, then print
+    python benchmarks/gate_table.py --work FOLDER    # add the cells to reproduction/records/layers.json, then print
     python benchmarks/gate_table.py                  # print what was collected
 
 The file has for each setting and recipe, seed by seed, the mean loss and score of every exit on test data, and how much

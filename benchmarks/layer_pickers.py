@@ -5,7 +5,7 @@
 
 Each split draws 1,500 of IMDb's texts, cut to their first 90 words, so that both tools read the same tokens. All other
 texts are held out: there each tool's readouts of all layers are scored. A split that stands in ROWS.jsonl is not run
-again; the table of docs/results/layer_pickers.md is printed from that file.
+again; the table of reproduction/records/layer_pickers.md is printed from that file.
 
 plmsommelier takes a BERT for one of proteins and puts a blank between all letters. Here it does not.
 """

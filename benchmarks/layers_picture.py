@@ -1,4 +1,4 @@
-"""Draw README's picture, errors along the layers of two pretrained models, from docs/results/layers.json.
+"""Draw README's picture, errors along the layers of two pretrained models, from reproduction/records/layers.json.
 
     python benchmarks/layers_picture.py docs/layers.png
 

@@ -1,4 +1,4 @@
-"""The theorems beside what a study measures of them; docs/explanation/theory.md says what that can and cannot show."""
+"""The theorems beside what a study measures of them; reproduction/theory.md says what that can and cannot show."""
 
 import math
 from typing import Any

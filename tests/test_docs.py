@@ -14,7 +14,7 @@ from reproduction import table, tables
 from tests.support.documented import ROOT
 
 DOCS = [page for page in (ROOT / "docs").rglob("*.md") if page.relative_to(ROOT / "docs").parts[0] != "build"]
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS, *(ROOT / "reproduction").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 
 
@@ -121,7 +121,7 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch)
     lower, ends = ([float(each) for each in values] for values in zip(*reversed(change), strict=True))
     assert "last layer is {:.2f} and {:.1f} points lower on average".format(*lower).replace("0.", ".") in readme
     assert f"up to {-ends[0]:.1f} and {-ends[1]:.1f} by 95 % intervals".replace("0.", ".") in readme
-    study = table.read(ROOT / "docs" / "results" / "study.jsonl")
+    study = table.read(ROOT / "reproduction" / "records" / "study.jsonl")
     runs = study.where(model=["UT", "DUST"], arm="paper")
     assert f"holds in {runs.holds.sum()} of {len(runs)} runs of UT and DUST." in readme
     primaries = tables.primaries(study)
@@ -140,8 +140,8 @@ def test_the_layers_page_has_the_rows_of_its_command(monkeypatch, capsys):
     """K, the last layer and where a recipe is proven worse, as `benchmarks/gate_table.py` prints them."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     made = runpy.run_path(str(ROOT / "benchmarks" / "gate_table.py"))
-    cells = json.loads((ROOT / "docs" / "results" / "layers.json").read_text())["seeds"]
-    page = (ROOT / "docs" / "results" / "layers.md").read_text("utf-8")
+    cells = json.loads((ROOT / "reproduction" / "records" / "layers.json").read_text())["seeds"]
+    page = (ROOT / "reproduction" / "records" / "layers.md").read_text("utf-8")
     for setting, title in {
         "minilm": "MiniLM on IMDb",
         "dinov2": "DINOv2-S on MNIST",

@@ -39,7 +39,7 @@ FAMILY_PAGE = ROOT / "docs" / "reference" / "families.md"
 TUTORIAL = ROOT / "docs" / "tutorials" / "own_model.py"
 LINES = [
     (page.name, line)
-    for page in [README, ROOT / "docs" / "reproduce.md", *sorted(GUIDES.glob("*.md"))]
+    for page in [README, ROOT / "reproduction" / "README.md", *sorted(GUIDES.glob("*.md"))]
     for line in commands(page)
 ]
 

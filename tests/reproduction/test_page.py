@@ -191,7 +191,7 @@ def test_every_figure_and_table_is_made(table, drawn):
 
 def test_lines_of_a_figure_are_means_over_the_same_seeds():
     """The default was run with three seeds of MiniLM, the others with five."""
-    study = read(Path(__file__).parents[2] / "docs" / "results" / "study.jsonl")
+    study = read(Path(__file__).parents[2] / "reproduction" / "records" / "study.jsonl")
     figure = figures.figure_1(study)
     assert figure.get_suptitle() == "MiniLM-6 on imdb, γ = 1, 3 seeds"
     plain = study.where(model="MiniLM", arm="erm", gamma=1, seed=[0, 1, 2])

@@ -126,7 +126,7 @@ class UT(UnrolledModel):
         Gaussian attention never raises this sum. Softmax attention weighs keys by β_j = exp(½‖W y_j‖²) too. It never
         raises :math:`\sum_{i<j} \beta_i \beta_j\, \rho`, with the β of the layer's input; so it never raises this
         sum where all norms ‖W y_j‖ are equal, or of two tokens. Elsewhere it may raise it. The sum with ½‖W Y‖² added
-        is lowered by neither (docs/explanation/departures.md).
+        is lowered by neither (reproduction/departures.md).
         """
         tokens = hidden @ projection.mT
         kernel = torch.exp(-(tokens[..., :, None, :] - tokens[..., None, :, :]).square().sum(-1) / 2)

@@ -30,7 +30,7 @@ class VideoRecipe(Recipe):
     window: int = setting(5, "T, frames in a window")
     stride: int = setting(1, "frames from one training window to the next")
 
-    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: docs/results/lessons.md.
+    # Settings of UT and DUST were chosen on validation clips of UCSD Ped2 at γ = 0.8: reproduction/records/lessons.md.
     training = Recipe.training | {
         "max_steps": 400,
         "per_device_train_batch_size": 4,

@@ -4,7 +4,7 @@ In our copy of the paper, Tables 1, 2 and 5 have lost their column heads and man
 value whether it is *printed*, and where, or *lost*, and why we guess what we guess. α, the cap, both learning rates and
 ρ are results of the authors' search on their models and data (Appendices B.1 to B.3): search them on your validation
 data, as the authors did. The model's learning rate is lost and stays as the recipe has it.
-``docs/explanation/departures.md`` has the same in words.
+``reproduction/departures.md`` has the same in words.
 """
 
 from collections.abc import Mapping
