@@ -118,10 +118,20 @@ def test_its_commands_run(run, page):
         assert scope["cleaned"].shape == (6, 160, 160) and scope["after_3"].shape == (3, 160, 160)
 
 
-def test_a_constraint_of_ones_own(capsys):
+def test_constraints_of_ones_own_print_what_the_page_shows_and_cooper_agrees(capsys):
+    page = GUIDES / "constraints.md"
+    rate, gap, coopers = python_blocks(page)
     scope: dict = {}
-    exec(*python_blocks(GUIDES / "constraints.md"), scope)
+    exec(rate, scope)
+    multiplier = scope["dual"].multipliers.item()
+    exec(coopers, scope)
+    assert scope["problem"].recall.multiplier.weight.item() == pytest.approx(multiplier, abs=1e-2)
+    exec(gap, scope)
     assert scope["gap"] == pytest.approx(0.05, abs=1e-3) and scope["dual"].multipliers.max() > 0.01
+    numbers = re.compile(r"\d+\.\d+")
+    shown = " ".join(re.findall(r"```text\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
+    printed = [float(each) for each in numbers.findall(capsys.readouterr().out)]
+    assert [float(each) for each in numbers.findall(shown)] == pytest.approx(printed, abs=0.011)
 
 
 def test_resume_in_a_script():
