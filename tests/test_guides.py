@@ -81,6 +81,8 @@ def run(data, working_directory, monkeypatch, capsys):
     def run(page: Path) -> None:
         for line in commands(page, run=True):
             words = words_of(line)
+            if "runs/images" in words:  # tests/run/test_image_run.py runs them
+                continue
             texts = {"imdb", "classification"} & set(words)
             of_line = {"PATH": "reviews" if texts else "videos", "PRETRAINED": "causal" if "lm" in words else "encoder"}
             given = {word: str(data / place) for word, place in (places | of_line).items()}
@@ -99,10 +101,13 @@ LEFT = {
     README: ("page/report.html", "first/model.safetensors"),
     GUIDES / "denoise.md": ("cleaned/00", "trial/01"),
     GUIDES / "language.md": ("constrained.json", "page/completions.html"),
-    GUIDES / "own_data.md": ("page/report.html", "runs/imdb/report.html", "runs/imdb/model/report.html"),
+    GUIDES / "own_data.md": (
+        *("page/report.html", "runs/texts/report.html", "runs/imdb/report.html", "runs/imdb/model/report.html"),
+    ),
     GUIDES / "privacy.md": (),
     GUIDES / "resume.md": ("runs/constrained/model/model.safetensors",),
     GUIDES / "sweep.md": ("sweep/report.html",),
+    GUIDES / "unrolled.md": ("runs/pgd/report.html", "runs/lista/report.html"),
 }
 QUICK = (README, *(GUIDES / name for name in ("denoise.md", "privacy.md", "resume.md")))
 
@@ -118,10 +123,20 @@ def test_its_commands_run(run, page):
         assert scope["cleaned"].shape == (6, 160, 160) and scope["after_3"].shape == (3, 160, 160)
 
 
-def test_a_constraint_of_ones_own(capsys):
+def test_constraints_of_ones_own_print_what_the_page_shows_and_cooper_agrees(capsys):
+    page = GUIDES / "constraints.md"
+    rate, gap, coopers = python_blocks(page)
     scope: dict = {}
-    exec(*python_blocks(GUIDES / "constraints.md"), scope)
+    exec(rate, scope)
+    multiplier = scope["dual"].multipliers.item()
+    exec(coopers, scope)
+    assert scope["problem"].recall.multiplier.weight.item() == pytest.approx(multiplier, abs=1e-2)
+    exec(gap, scope)
     assert scope["gap"] == pytest.approx(0.05, abs=1e-3) and scope["dual"].multipliers.max() > 0.01
+    numbers = re.compile(r"\d+\.\d+")
+    shown = " ".join(re.findall(r"```text\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
+    printed = [float(each) for each in numbers.findall(capsys.readouterr().out)]
+    assert [float(each) for each in numbers.findall(shown)] == pytest.approx(printed, abs=0.011)
 
 
 def test_resume_in_a_script():
@@ -173,14 +188,14 @@ def test_the_guide_to_embedding_models(data, capsys):
 @pytest.mark.usefixtures("working_directory")
 def test_the_guide_to_your_own_model(monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *shape: torch.ones(5, 4))
-    reads, reads_by_a_function, *_, trains, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
+    trains, reads, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
     scope = {"module": own.mlp(), "ResidualMLP": own.ResidualMLP}
     whole = deepcopy(scope["module"])
+    (function,) = re.findall(r"``(lambda .*?)``", inspect.getdoc(descend.layered))
+    assert function in reads
     exec(reads, scope)
     assert scope["model"].depth == 3
-    (function,) = re.findall(r"``(lambda .*?)``", inspect.getdoc(descend.layered))
-    assert function in reads_by_a_function
-    for block in (reads_by_a_function, answers, cuts):
+    for block in (answers, cuts):
         exec(block, scope)
     assert torch.equal(scope["answers"][-1], whole(torch.ones(5, 4))) and len(scope["answers"]) == 4
     assert torch.equal(scope["answer"], scope["answers"][2])
@@ -205,14 +220,16 @@ def test_the_guide_to_your_own_model(monkeypatch):
 
 @pytest.mark.usefixtures("working_directory")
 def test_the_guide_to_unrolled_networks(capsys):
-    page = GUIDES / "own_model.md"
-    _, _, makes, trains, *_ = python_blocks(page)
+    page = GUIDES / "unrolled.md"
+    makes, trains, no_worse, *_ = python_blocks(page)
     scope: dict = {}
     exec(makes, scope)
     exec(trains.replace("max_steps", "use_cpu=True, max_steps"), scope)
     shown = json.loads(re.search(r"```text\n(\[.*\])\n", page.read_text("utf-8"))[1])
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == pytest.approx(shown, rel=0.1)
     assert len(shown) == 11 and scope["network"].max_iter == 5
+    exec(no_worse, scope)
+    assert scope["model"].depth == 10 and scope["args"].after == 5
 
 
 class DeepinvTrainer:
@@ -248,7 +265,7 @@ class DeepinvTrainer:
 
 
 def test_the_guide_to_another_trainer_saves_and_resumes(capsys):
-    (block,) = (block for block in python_blocks(GUIDES / "own_model.md") if "UnrolledLoss" in block)
+    (block,) = (block for block in python_blocks(GUIDES / "unrolled.md") if "UnrolledLoss" in block)
     block = block.replace("fixed_point.iterator", "iteration.step").replace('out["est"][0]', 'out["x"]')
     block = block.replace("steps=epochs", "steps=4")  # also of the run that ends early
     x, y = (torch.stack([each[name] for each in unrolled.measured(16)]) for name in ("labels", "y"))

@@ -74,4 +74,4 @@ print("→", tokenizer.decode(answer[0, len(prompt) :], skip_special_tokens=True
 # ---------
 # ``model="NAME_OR_FOLDER"`` starts from a pretrained model and ``data="alpaca_data.json"`` takes your instructions.
 # :doc:`/guides/language` has the command line, adapters, ``DescentSFTTrainer`` for a script of your own, and the cost
-# of an exit at every layer. :doc:`/results/layers` has what a pretrained model gave.
+# of an exit at every layer. ``reproduction/records/layers.md`` has what a pretrained model gave.

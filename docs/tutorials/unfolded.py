@@ -106,6 +106,5 @@ figure.savefig(out / "iterations.png")
 # %%
 # What next
 # ---------
-# ``descend.first(model, 3)`` is the network that stops after iteration 3. :doc:`/guides/own_model` has networks of one
-# block that runs several times, which may run on past training, and :doc:`/results/unrolled` says which method wins
-# where.
+# ``descend.first(model, 3)`` is the network that stops after iteration 3. :doc:`/guides/unrolled` has networks of one
+# block that runs several times, which may run on past training, and says which method to try first.

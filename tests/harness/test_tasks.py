@@ -314,8 +314,10 @@ def test_trusted_code_runs_and_a_plain_task_needs_no_trust(code, run, capsys):
 
 def test_the_task_of_the_page_is_one_and_the_script_that_makes_its_data_runs(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "guides" / "tasks.md").read_text("utf-8")
-    for name, kind in (("task.yaml", "yaml"), ("make.py", "python")):
+    guide = ROOT / "docs" / "guides" / "tasks.md"
+    record = ROOT / "reproduction" / "records" / "guides.md"
+    made = record.read_text("utf-8").split("`make.py`:\n\n")[1]
+    for name, kind, page in (("task.yaml", "yaml", guide.read_text("utf-8")), ("make.py", "python", made)):
         Path(name).write_text(page.split(f"```{kind}\n")[1].split("```")[0])
     answer = " ".join(WORDS * 2)
     Path("prompts.json").write_text(json.dumps([{"instruction": "say it", "output": answer}] * 3))
