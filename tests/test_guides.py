@@ -101,10 +101,10 @@ LEFT = {
     GUIDES / "language.md": ("constrained.json", "page/completions.html"),
     GUIDES / "own_data.md": ("page/report.html", "runs/imdb/report.html", "runs/imdb/model/report.html"),
     GUIDES / "privacy.md": (),
-    GUIDES / "resume.md": ("runs/constrained/model/model.safetensors",),
+    GUIDES / "several_gpus.md": ("runs/constrained/model/model.safetensors",),
     GUIDES / "sweep.md": ("sweep/report.html",),
 }
-QUICK = (README, *(GUIDES / name for name in ("denoise.md", "privacy.md", "resume.md")))
+QUICK = (README, *(GUIDES / name for name in ("denoise.md", "privacy.md", "several_gpus.md")))
 
 
 @pytest.mark.parametrize("page", slow_but(QUICK, LEFT), ids=lambda page: page.name)
@@ -126,7 +126,7 @@ def test_a_constraint_of_ones_own(capsys):
 
 def test_resume_in_a_script():
     trainer = Mock()
-    exec(*python_blocks(GUIDES / "resume.md"), {"trainer": trainer})
+    exec(*python_blocks(GUIDES / "several_gpus.md"), {"trainer": trainer})
     trainer.train.assert_called_once_with(resume_from_checkpoint=True)
 
 
