@@ -2,9 +2,9 @@
 
     python benchmarks/intervals.py [--draws 4000]
 
-Prints the tables of docs/explanation/verdict.md and docs/guides/exits.md. Of the first, groups are of one size, of one
-and ten samples in turn, or of 10, 1, 1 and 1; half of the variance, or all of it, is the groups'. The estimand is the
-mean over samples.
+Prints the tables of docs/explanation/verdict.md and the numbers of exits in reproduction/records/guides.md. Of the
+first, groups are of one size, of one and ten samples in turn, or of 10, 1, 1 and 1; half of the variance, or all of it,
+is the groups'. The estimand is the mean over samples.
 """
 
 import argparse

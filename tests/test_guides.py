@@ -105,11 +105,11 @@ LEFT = {
         *("page/report.html", "runs/texts/report.html", "runs/imdb/report.html", "runs/imdb/model/report.html"),
     ),
     GUIDES / "privacy.md": (),
-    GUIDES / "resume.md": ("runs/constrained/model/model.safetensors",),
+    GUIDES / "several_gpus.md": ("runs/constrained/model/model.safetensors",),
     GUIDES / "sweep.md": ("sweep/report.html",),
     GUIDES / "unrolled.md": ("runs/pgd/report.html", "runs/lista/report.html"),
 }
-QUICK = (README, *(GUIDES / name for name in ("denoise.md", "privacy.md", "resume.md")))
+QUICK = (README, *(GUIDES / name for name in ("denoise.md", "privacy.md", "several_gpus.md")))
 
 
 @pytest.mark.parametrize("page", slow_but(QUICK, LEFT), ids=lambda page: page.name)
@@ -141,7 +141,7 @@ def test_constraints_of_ones_own_print_what_the_page_shows_and_cooper_agrees(cap
 
 def test_resume_in_a_script():
     trainer = Mock()
-    exec(*python_blocks(GUIDES / "resume.md"), {"trainer": trainer})
+    exec(*python_blocks(GUIDES / "several_gpus.md"), {"trainer": trainer})
     trainer.train.assert_called_once_with(resume_from_checkpoint=True)
 
 
@@ -315,10 +315,18 @@ def test_a_model_of_ones_own(tmp_path, capsys):
 # --- the page of families
 
 
-def test_its_table_is_the_codes():
+HEADS = ("Classes of texts", "classes of tokens", "answers to questions", "language models")
+
+
+def test_its_lists_are_the_codes():
     page = FAMILY_PAGE.read_text("utf-8")
-    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \|" + r"([^|]*)\|" * 4 + "$", page, re.MULTILINE)
-    listed = {name: tuple(cell.strip() == "yes" for cell in cells) for name, *cells in rows[1:]}
+    section = page.split("## Texts\n")[1].split("\n## ")[0]
+    listed = {}
+    for heads, names in re.findall(r"^- \*\*([^*]+)\*\*: (.*?)\.$", section, re.MULTILINE | re.DOTALL):
+        told = heads.lower().split(", ")
+        for name in re.findall(r"`([\w-]+)`", names):
+            assert name not in listed
+            listed[name] = tuple(head.lower() in told for head in HEADS)
     texts = {name: (True, bool(row.token_head), bool(row.answer_head)) for name, row in FAMILIES.items()}
     assert listed == {
         name: (*texts.get(name, (False, False, False)), name in causal.FAMILIES)
@@ -328,11 +336,10 @@ def test_its_table_is_the_codes():
 
 
 def test_its_families_without_drafts_are_the_codes():
-    page = FAMILY_PAGE.read_text("utf-8")
-    names = dict(re.findall(r"^\| ([^|]+) \| `([\w-]+)` \|", page, re.MULTILINE))
-    listed = re.split(", | and ", " ".join(re.findall(r"does not work with ([^:]+?)\.\n-", page)[0].split()))
-    by_name = {part: kind for name, kind in names.items() for part in (name, *re.split(r", | \(", name))}
-    assert {by_name[name] for name in listed} == {name for name, row in causal.FAMILIES.items() if not row.drafts}
+    (listed,) = re.findall(r"does not work with (.*?)\.\n-", FAMILY_PAGE.read_text("utf-8"), re.DOTALL)
+    names = re.findall(r"`([\w-]+)`", listed)
+    assert len(names) == len(set(names))
+    assert set(names) == {name for name, row in causal.FAMILIES.items() if not row.drafts}
 
 
 @pytest.mark.parametrize("block", TRAINS, ids=["tokens", "answer", "own"])

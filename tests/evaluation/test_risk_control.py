@@ -218,13 +218,13 @@ def test_the_page_on_exits_does_what_it_says(trained):
     words = [word.replace("runs/imdb", str(trained)) for word in words_of(commands(page)[0])]
     assert main([*words, "--noise", "0", "--most", "9"]) == 0
     guarantee = read_summary(trained).exit.guarantee
-    assert (guarantee.risk, guarantee.confidence) == (0.01, 0.95)
+    assert (guarantee.risk, guarantee.confidence) == (0.05, 0.95)
     listed = page.read_text("utf-8").split("`exit.guarantee` also has")[1].split("\n\n")[0]
     names = set(re.findall(r"`(\w+)`", listed))
     assert names == set(guarantee.model_fields_set) - {"risk", "confidence", "noise", "threshold"}
     values = {}
     for block in python_blocks(page):
         exec(block.replace("runs/imdb", str(trained)).replace('"saved"', repr(str(trained / "model"))), values)
-    assert values["classifier"].exit.risk == 0.01 and values["whole"].exit is None
+    assert values["classifier"].exit.risk == 0.05 and values["whole"].exit is None
     assert [each.layer for each in values["whole"].predict(["a film"])] == [3]
     assert [each.layer for each in values["answers"]] == [2]
