@@ -22,6 +22,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from descend import InputError
+from descend.paired import over_noise
 from descend.results import forget_models, put, remove
 from descend.writing import appending
 from reproduction.cells import EVERY_STEP, FIXED, REPLAYS, SEARCH, Cell, Scale, cells, search_key
@@ -198,23 +199,12 @@ def measured_on_validation(run: Path, by_layers: bool) -> dict[str, float] | Non
     levels = [level for level, _ in rows]
     metrics = np.array([row for _, row in rows], float)  # (G, L+1)
     sign = 1 if summary["higher_is_better"] else -1
-    last = float(sign * number(levels, metrics[:, -1], summary["higher_is_better"]))
+    last = float(sign * over_noise(levels, metrics[:, -1], summary["higher_is_better"]))
     depth = metrics.shape[1] - 1
     value = float(sign * metrics[0, depth // 2 :].mean()) if by_layers else last
     if not (math.isfinite(value) and math.isfinite(last)):
         return None
     return {"value": value, "last": last, "feasible": float(bool(summary.get("feasible")))}
-
-
-def number(noise: Sequence[float], values: np.ndarray, higher_is_better: bool) -> np.ndarray:
-    """The number of the paper's tables: the mean error over noise, or the area under the accuracy; of one level itself.
-
-    Args:
-        noise: The levels, G numbers.
-        values: The metric at each, (…, G).
-        higher_is_better: Whether it is an accuracy.
-    """
-    return np.trapezoid(values, noise) if higher_is_better and len(noise) > 1 else np.mean(values, -1)
 
 
 @dataclass

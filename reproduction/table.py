@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from descend.paired import Numbers, advantage, combined, over_noise, without_each
 from descend.results import put
 from reproduction.cells import FIRST_EXIT, PAPER_ARMS, SEARCH, Cell
-from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, number, read_json
+from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, read_json
 
 SETTING = ["model", "data", "depth", "gamma"]
 """What the runs of a comparison have in common, beside the seeds."""
@@ -146,7 +147,7 @@ def at_levels(rows: pd.DataFrame, wanted: Callable[[float, float], bool]) -> pd.
             continue
         places = [place for place, level in enumerate(row["noise"]) if wanted(level, row["gamma"])]
         cut = {name: [row[name][place] for place in places] for name in ("noise", "values", "scores")}
-        value = float(number(cut["noise"], np.array(cut["values"], float), row["higher"]))
+        value = float(over_noise(cut["noise"], np.array(cut["values"], float), row["higher"]))
         changed.append({**row, **cut, "number": value})
     return pd.DataFrame(changed, columns=rows.columns)
 
@@ -162,48 +163,17 @@ def up_to(level: float, gamma: float) -> bool:
 
 
 def gain(ours: pd.DataFrame, theirs: pd.DataFrame) -> Gain:
-    r"""How much better a method is, over the seeds that both have.
-
-    With A and B the means over seeds of their numbers the gain is ±(A/B − 1). Its variance is that over seeds, by the
-    delta method, and that over groups of test samples, by the jackknife; Satterthwaite's degrees of freedom.
-    """
+    """How much better a method is, over the seeds that both have, see `descend.paired.advantage`."""
     shared = sorted(set(ours.seed) & set(theirs.seed))
     pair = [runs[runs.seed.isin(shared)].sort_values("seed") for runs in (ours, theirs)]
     gone = [bool(runs.diverged.any()) for runs in pair]
     if not shared or any(gone):
         return Gain(math.nan if not shared or all(gone) else math.inf if gone[1] else -math.inf, seeds=len(shared))
-    higher = bool(pair[0].higher.iloc[0])
-    a, b = (runs.number.to_numpy(float) for runs in pair)
-    sign, seeds = (100 if higher else -100), len(shared)
-    parts: dict[str, tuple[float, int]] = {}
-    if seeds > 1:
-        spread = a / b.mean() - b * a.mean() / b.mean() ** 2
-        parts["seeds"] = (sign**2 * spread.var(ddof=1) / seeds, seeds - 1)
-    left = [np.mean([_left_out(run) for run in runs.itertuples()], 0) for runs in pair]
-    groups = len(left[0])
-    if groups > 1:
-        ratio = sign * left[0] / left[1]
-        parts["groups"] = ((groups - 1) ** 2 / groups * ratio.var(ddof=1), groups - 1)
-    value = float(sign * (a.mean() / b.mean() - 1))
-    error, freedom = combined(parts.values())
-    if not error:
-        return Gain(value, seeds=seeds, groups=groups)
-    width = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * error
-    p = float(2 * student.sf(abs(value) / error, freedom))
-    return Gain(value, value - width, value + width, p, seeds, groups, parts)
-
-
-def combined(parts: Iterable[tuple[float, int]]) -> tuple[float, float]:
-    """The standard error of a sum of independent parts, and Satterthwaite's degrees of freedom.
-
-    Args:
-        parts: Variances with their degrees of freedom.
-    """
-    known = list(parts)
-    variance = sum(part for part, _ in known)
-    if not variance:
-        return 0.0, math.nan
-    return math.sqrt(variance), variance**2 / sum(part**2 / degrees for part, degrees in known)
+    a, b = (
+        Numbers(runs.number.to_numpy(float), np.stack([_left_out(run) for run in runs.itertuples()])) for runs in pair
+    )
+    found = advantage(a, b, bool(pair[0].higher.iloc[0]))
+    return Gain(found.value, found.low, found.high, found.p, len(shared), found.groups, found.parts)
 
 
 def seeds_that_decide(value: float, parts: Mapping[str, tuple[float, int]], seeds: int, level: float) -> int | None:
@@ -237,8 +207,7 @@ def _left_out(run: Any) -> np.ndarray:
     counts, scores = np.array(run.counts, float), np.array(run.scores, float)  # (K,), (G, K)
     if len(counts) < 2:
         return np.array([run.number])
-    means = (scores.sum(1, keepdims=True) - scores) / (counts.sum() - counts)
-    return number(run.noise, (np.sqrt(means) if run.root else means).T, run.higher)
+    return over_noise(run.noise, without_each(counts, scores, run.root), run.higher)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -383,6 +352,6 @@ def _completed(row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "diverged": True, "number": math.inf, "holds": False, "falls": False}
     first = FIRST_EXIT.get(row["model"], 0)
     losses = row["losses"][f"{row['gamma']:g}"][first:]
-    value = float(number(row["noise"], np.array(row["values"], float), row["higher"]))
+    value = float(over_noise(row["noise"], np.array(row["values"], float), row["higher"]))
     falls = bool((np.diff(losses) < 0).all())
     return {**row, "diverged": False, "number": value, "holds": bool(row["feasible"]), "falls": falls}

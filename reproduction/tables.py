@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from descend.paired import over_noise
 from descend.results import put
 from reproduction.cells import FIRST_EXIT, FIXED, PAPER_ARMS, SEARCHED
 from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of, plain_of
 from reproduction.grids import SCALES
 from reproduction.table import SETTING, Gain, Table, gain, holm, meets
-from reproduction.table import number as over_noise
 
 PUBLISHED = Path(__file__).parent / "published"
 

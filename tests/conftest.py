@@ -49,13 +49,13 @@ def _scenes_drawn_once():
     """The generated scenes, which most runs read, are drawn once in a process; nobody can write into them."""
 
     @functools.cache
-    def drawn(*args):
-        scenes = tuple(draw(*args))
+    def drawn(*args, **more):
+        scenes = tuple(draw(*args, **more))
         for scene in scenes:
             scene.setflags(write=False)
         return scenes
 
-    draw, datasets.generate_scenes = datasets.generate_scenes, lambda *args: list(drawn(*args))
+    draw, datasets.generate_scenes = datasets.generate_scenes, lambda *args, **more: list(drawn(*args, **more))
     yield
     datasets.generate_scenes = draw
 

@@ -26,6 +26,7 @@ LIBRARIES = {
     "core": {"torch"},
     "jackknife": {"numpy"},
     "noise_scale": {"torch"},
+    "paired": {"numpy", "scipy"},
     "privacy": {"numpy", "dp_accounting"},
 }
 FORBIDDEN = {"report": {"torch", "transformers", "accelerate", "safetensors", "optuna"}}
@@ -73,7 +74,7 @@ def test_arrows_point_only_where_the_plan_says(room):
 PUBLIC = "|".join(importlib.import_module("descend").__all__)
 # What the reproduction imports of Descend that other users have not: it works by commands and public names, and writes
 # as all of Descend does.
-PRIVATE = rf"descend\.(?!({PUBLIC}|results\.(forget_models|put|refuse_foreign|remove)|writing\.appending)$)"
+PRIVATE = rf"descend\.(?!({PUBLIC}|results\.(forget_models|put|refuse_foreign|remove)|paired\.\w+|writing\.appending)$)"
 # What tests and benchmarks import of one another, outside `tests.support`.
 SHARED = r"tests\.(?!support\b)|tests$|test_|conftest\b"
 

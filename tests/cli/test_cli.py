@@ -146,8 +146,8 @@ def test_training_and_evaluation_say_how_far_they_are_and_quiet_ones_their_resul
     for name in ("FIRST", "EVERY"):  # a line at every step
         monkeypatch.setattr(progress, name, 1e-9)
     _, err = said(capsys, "train", *BRIEF, *ERM, "--logging-steps", "1", "--out", tmp_path / "run")
-    assert err.splitlines()[3] == "The model is saved as a UT, which loads where Descend is installed."
-    lines = err.splitlines()[4:]  # behind the data, their clips, the noise and that
+    assert err.splitlines()[2] == "The model is saved as a UT, which loads where Descend is installed."
+    lines = err.splitlines()[3:]  # behind the data, the noise and that
     assert [line.split(",")[0] for line in lines[:3]] == [f"training: {step} of 3 steps" for step in (1, 2, 3)]
     assert "left" in lines[1] and "loss" in lines[1]
     evaluate = ["evaluate", tmp_path / "run", "--noise", "0"]

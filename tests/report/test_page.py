@@ -44,12 +44,12 @@ def unfold(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_it_fits_axe_finds_nothing_and_the_answer_comes_first(browser: Browser, pages: list[Path], size: dict) -> None:
+def test_it_fits_axe_finds_nothing_and_what_was_asked_is_first(browser: Browser, pages: list[Path], size: dict) -> None:
     for file, samples in zip(pages, (".layers", ".texts"), strict=True):
         assert file.stat().st_size < 1.5e6
         with Visit(browser, file, viewport=size) as visit:
             page = visit.page
-            places = (".answer table", ".plots", samples, ".verdict", "h2:has-text('Under noise')", ".curious")
+            places = (".verdict", ".plots", "h2:has-text('Under noise')", ".answer table", samples, ".curious")
             tops = [page.locator(place).first.bounding_box()["y"] for place in places]
             assert tops == sorted(tops) and page.locator(".plot svg").first.is_visible()
             assert "Feasible" in page.locator(".verdict").inner_text()
@@ -84,14 +84,14 @@ def test_the_sliders_move_all_frames(visit: Visit) -> None:
     stills = visit.page.locator(".layers img")
     assert stills.count() == 7 * 2 + 2  # layers 0 to 7 in seven steps, of two runs; the input and the goal
     assert all(image.evaluate("image => image.naturalWidth") == 160 for image in stills.all())
-    before, clean = visit.panel("Constrained"), visit.panel("Clean")
-    assert before[1] == f"Constrained, noise γ = 0.15, layer 7, clip 1, {before[2]}"
+    before, clean = visit.panel("constrained"), visit.panel("Clean")
+    assert before[1] == f"constrained, noise γ = 0.15, layer 7, clip 1, {before[2]}"
     seen = {before}
     for control, key in (("noise", "End"), ("layer", "Home")):
         visit.page.locator(f"[data-control={control}]").press(key)
-        seen.add(visit.panel("Constrained"))
+        seen.add(visit.panel("constrained"))
     assert len({src for src, _, _ in seen}) == len({error for _, _, error in seen}) == 3
-    assert f"γ = {NOISE[-1]:g}, layer 0" in visit.panel("Constrained")[1] and visit.panel("Clean") == clean
+    assert f"γ = {NOISE[-1]:g}, layer 0" in visit.panel("constrained")[1] and visit.panel("Clean") == clean
     assert visit.page.get_attribute("[data-control=noise]", "aria-valuetext") == f"{NOISE[-1]:g}"
     assert visit.complaints == []
 
@@ -101,7 +101,7 @@ def test_texts_are_shown_with_what_each_layer_decides(browser: Browser, pages: l
         visit.assert_sound()
         assert visit.page.locator(".texts table").count() == 1  # the text that both have
         assert HOSTILE[0] in visit.page.locator(".texts tr.group").inner_text()
-        row = visit.page.locator(".texts tbody tr", has_text="Constrained").locator("td").all_inner_texts()
+        row = visit.page.locator(".texts tbody tr", has_text="text-constrained").locator("td").all_inner_texts()
         assert len(row) == 7 and row[0].split() == ["✗", *HOSTILE[1].split(), "50%"] and row[-1].endswith("85%")
 
 
@@ -113,14 +113,17 @@ def test_whatever_a_run_is_called_is_text(browser: Browser, tmp_path: Path) -> N
     for method in ("erm", hostile, hostile):  # two of one method are told apart by a setting, in their labels
         settings = {hostile: f"{hostile} {len(folders)}", "same": hostile}
         entries = classifier() | dict.fromkeys(names, hostile) | {"settings": settings, "asked": True}
-        name = f"{len(folders)} {HOSTILE[2]}".replace("/", "∕")
-        folders.append(fake_run(tmp_path / name, method, seed=len(folders), frames=method == "erm", **entries))
+        place = tmp_path / str(len(folders))  # folders of one name: labels are the settings
+        place.mkdir()
+        folders.append(
+            fake_run(place / HOSTILE[2].replace("/", "∕"), method, seed=len(folders), frames=method == "erm", **entries)
+        )
     with Visit(browser, write_page(folders, tmp_path / "report.html", hostile)) as visit:
         unfold(visit)
         visit.assert_sound()
         said = " ".join(hostile.split())
         assert " ".join(visit.page.title().split()) == said
-        for place in ("h1", ".subtitle", ".verdict", "table", ".plot >> nth=-1"):
+        for place in ("h1", ".subtitle", ".verdict", ".answer table", ".plot >> nth=-1"):
             assert said in " ".join(visit.page.locator(place).first.text_content().split())
 
 

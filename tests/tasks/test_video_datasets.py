@@ -153,10 +153,11 @@ def test_the_embedded_scenes(monkeypatch):
     monkeypatch.setattr(VideoWindows, "sigma", lambda windows: counted.append(windows) or sigma(windows))
     data = load_video(None, window=5, stride=2, seed=4)
     assert data.name == "scenes" and counted == []
-    assert [len(part.clips) for part in (data.train, data.validation, data.test)] == [6, 2, 3]
+    assert [len(part.clips) for part in (data.train, data.validation, data.test)] == [6, 2, 16]
     assert (data.train.stride, data.validation.stride, data.test.stride) == (2, 5, 5)
-    scenes = generate_scenes(11, 30, seed=4)
-    np.testing.assert_array_equal([*data.train.clips, *data.validation.clips, *data.test.clips], scenes)
+    scenes = generate_scenes(8, 30, seed=4)
+    np.testing.assert_array_equal([*data.train.clips, *data.validation.clips], scenes)
+    np.testing.assert_array_equal(data.test.clips, generate_scenes(24, 10, seed=4)[8:])
     assert data.sigma == data.sigma == pytest.approx(np.std(scenes[:6]) / 255, rel=1e-12)
     assert counted == [data.train]
 

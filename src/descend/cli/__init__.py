@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from descend import extras
-from descend.cli import commands, demo, runs
+from descend.cli import commands, demo, paper, runs
 from descend.cli.escaped import Escaped
 from descend.cli.parsing import COMPLETING, TALK, Parser, hyphenated, nearest, read
 from descend.declared import is_secret
@@ -29,6 +29,7 @@ descend: how many layers a transformer needs, and training that makes inner laye
 
   recipes      what can be trained
   train        train one model: descend train RECIPE --data PATH --out RUN
+  paper        plain training beside the paper's constraints: one page
   layers       how many layers a pretrained model needs, as it is
   evaluate     losses and errors of a run by layer and noise, and the verdict
   compare      one page over several evaluated runs
@@ -63,6 +64,7 @@ def completion(words: Sequence[str]) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "recipes": runs.recipes,
     "train": runs.train,
+    "paper": paper.paper,
     "layers": runs.layers,
     "evaluate": runs.evaluate,
     "compare": runs.compare,

@@ -314,8 +314,13 @@ def complete(words: Sequence[str]) -> None:
     print(f"{options['out']}: {counts['written']} answers{skipped}")
 
 
-def finish(trainer: Any) -> None:
-    """Print how a run ended, with a warning if it is infeasible."""
+def finish(trainer: Any, *, evaluated_next: bool = False) -> None:
+    """Print how a run ended, with a warning if it is infeasible.
+
+    Args:
+        trainer: The trainer of the run.
+        evaluated_next: Whether the command goes on with its evaluation, so that nobody has to be told of it.
+    """
     from descend.report.terminal import missed_sentence
     from descend.report.words import verdict_sentence
 
@@ -325,7 +330,7 @@ def finish(trainer: Any) -> None:
     if asks:
         words = f": {verdict_sentence(verdict, 'the validation data')} {missed_sentence(verdict)}".rstrip()
     print(f"trained {out}{words}")
-    if not is_quiet():
+    if not is_quiet() and not evaluated_next:
         print(f"How many layers suffice: descend evaluate {place}", file=sys.stderr)
     if asks and not verdict.feasible:
         kept = f"The best model that met the constraints is kept: descend evaluate {place} --model best_feasible"

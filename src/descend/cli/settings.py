@@ -7,7 +7,18 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.library import arguments_of
-from descend.cli.parsing import COLUMNS, COMPLETING, METAVARS, Parser, add_talk, check_data, declared, nearest, talk
+from descend.cli.parsing import (
+    COLUMNS,
+    COMPLETING,
+    METAVARS,
+    Options,
+    Parser,
+    add_talk,
+    check_data,
+    declared,
+    nearest,
+    talk,
+)
 from descend.declared import flag_of
 from descend.errors import InputError
 from descend.methods import CLASSES
@@ -45,6 +56,8 @@ OF_HEADS = ("exits", "head_lr_ratio")
 SPECIAL = {"data": "PATH", "cache_dir": "PATH", "dual_optim_args": "JSON", "alpha": "X", "dual_every": "N"}
 """What stands for the value of a setting whose type does not say it."""
 
+NEW_OR_BEGUN = "folder of the runs and the page; the same command goes on with what it began"
+
 OTHERS = {"transformers": "other arguments of Transformers", "trl": "other arguments of TRL"}
 """Package → the title of its other settings, which ``--help-all`` shows."""
 
@@ -65,10 +78,6 @@ def read_recipe(words: Sequence[str]) -> tuple["Run", bool]:
     Raises:
         InputError: If there is no such recipe or setting, a value is not allowed, or the data are not there.
     """
-    if words and words[0] in ("-h", "--help"):
-        print("usage: descend train RECIPE --data PATH --out RUN [settings]\n")
-        print(f"Settings of a recipe: descend train RECIPE --help\n\n{recipe_list()}")
-        raise SystemExit(0)
     given = given_settings(words)
     name, resume = given.pop("recipe"), given.pop("resume", False)
     talk(given)
@@ -79,37 +88,56 @@ def read_recipe(words: Sequence[str]) -> tuple["Run", bool]:
     return configure(name, **given), resume
 
 
-def given_settings(words: Sequence[str]) -> dict[str, Any]:
+def given_settings(
+    words: Sequence[str],
+    command: str = "train",
+    about: str = "Train",
+    options: Options | None = None,
+    without: Sequence[str] = (),
+) -> dict[str, Any]:
     """The settings that words give a recipe, by name, and the options of `add_talk`.
 
     Settings that are left to defaults are not among them.
 
     Args:
         words: A recipe's name and its options.
+        command: The command before them.
+        about: What it does, before the recipe's help.
+        options: The command's own options, by one long name each; those that are not given have their defaults.
+        without: Settings that the command decides.
 
     Raises:
         InputError: As `read_recipe`; nothing slow is imported for it.
     """
     from descend.recipes import RECIPES
 
+    place = "RUN" if command == "train" else "OUT"
+    if words and words[0] in ("-h", "--help"):
+        print(f"usage: descend {command} RECIPE --data PATH --out {place} [settings]\n")
+        print(f"Settings of a recipe: descend {command} RECIPE --help\n\n{recipe_list()}")
+        raise SystemExit(0)
     recipe = next((word for word in words[:1] if word in RECIPES), None)
     if recipe is None and COMPLETING not in os.environ:
         got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
         if words and words[0].startswith("-"):
-            got = f"expected the recipe first, got {words[0]}: descend train RECIPE --data PATH --out RUN [settings]"
+            usage = f"descend {command} RECIPE --data PATH --out {place} [settings]"
+            got = f"expected the recipe first, got {words[0]}: {usage}"
         raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
-    about = f"Train: {RECIPES[recipe].settings.help}. " if recipe else ""
+    about = f"{about}: {RECIPES[recipe].settings.help}. " if recipe else ""
     model = "--model PATH_OR_NAME " if recipe and RECIPES[recipe].settings.needs_model else ""
     parser = declared(
-        f"train {recipe or 'RECIPE'}",
+        f"{command} {recipe or 'RECIPE'}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
-        f"{model}--data PATH --out RUN [settings]",
+        f"{model}--data PATH --out {place} [settings]",
+        options,
     )
     name = parser.add_argument("recipe", help=argparse.SUPPRESS)
     name.completer = lambda **_: {key: each.settings.help for key, each in RECIPES.items()}  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
-    add_recipe(parser, recipe, everything="--help-all" in words or COMPLETING in os.environ)
-    given = vars(parser.parse_args(list(words)))
+    own = {name.lstrip("-").replace("-", "_"): each.get("default") for name, each in (options or {}).items()}
+    everything = "--help-all" in words or COMPLETING in os.environ
+    add_recipe(parser, recipe, everything=everything, without=without, resumes=command == "train")
+    given = own | vars(parser.parse_args(list(words)))
     kind = RECIPES[given["recipe"]].settings
     kind.check_given(given)
     if kind.takes_files:  # others know their data by name
@@ -118,26 +146,36 @@ def given_settings(words: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def add_recipe(parser: Parser, recipe: str | None, *, everything: bool = False) -> None:
+def add_recipe(
+    parser: Parser,
+    recipe: str | None,
+    *,
+    everything: bool = False,
+    without: Sequence[str] = (),
+    resumes: bool = True,
+) -> None:
     """Add the options of a recipe's settings, in groups.
 
     Args:
         parser: The parser of a command.
         recipe: The recipe's name; None while a shell completes it.
         everything: Whether help and completion show all of Transformers' arguments too.
+        without: Settings that are left out.
+        resumes: Whether the command writes a single run, which ``--resume`` goes on with.
     """
     from descend.recipes import RECIPES
 
-    known = known_settings(recipe) if recipe else {}
+    every = known_settings(recipe) if recipe else {}
+    known = {name: each for name, each in every.items() if name not in without}
     grouped = {name for names in GROUPS.values() for name in names.split()}
     others = [name for name in settings_of(RECIPES[recipe].settings) if name not in grouped] if recipe else []
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)
         if title == "output":
-            group.add_argument(
-                "--out", required=True, metavar="RUN", help="folder of the run; new, or with --resume begun"
-            )
-            group.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint")
+            place = ("RUN", "folder of the run; new, or with --resume begun") if resumes else ("OUT", NEW_OR_BEGUN)
+            group.add_argument("--out", required=True, metavar=place[0], help=place[1])
+            if resumes:
+                group.add_argument("--resume", action="store_true", help="go on from the last whole checkpoint")
         for name in [*names.split(), *(others if title == "model" else [])]:
             if setting := known.pop(name, None):
                 _add(group, setting)

@@ -15,7 +15,6 @@ from descend.report.words import (
     layers_words,
     listed,
     metric_name,
-    missed_words,
     number,
     tolerance_words,
     verdict_sentence,
@@ -98,7 +97,6 @@ class Answer:
         rows: K for each tolerance.
         terms: What the rows rest on, in sentences.
         verdict: Whether the constraints hold.
-        missed: How many constraints are missed, and by how much; empty if none is.
         certificate: By how much layers certainly lower the loss; empty where the verdict is open.
         dual: Whether the dual has converged; empty of a run without constraints or multipliers.
         constraints: The layers of a run that was asked for descent; empty of others.
@@ -109,7 +107,6 @@ class Answer:
     rows: list[Sufficient]
     terms: list[str]
     verdict: str
-    missed: str
     certificate: str
     dual: str
     constraints: list[Constraint]
@@ -123,7 +120,6 @@ class Answer:
             rows=[_sufficient(summary, percent) for percent in summary.layers_needed.within],
             terms=_terms(summary),
             verdict=_verdict(summary),
-            missed=_missed(summary),
             certificate="" if summary.few_groups else certificate_sentence(summary, summary.unit),
             dual=_dual(summary),
             constraints=_constraints(summary) if summary.asked and summary.violations else [],
@@ -345,13 +341,6 @@ def _verdict(summary: Summary) -> str:
 
 def _data(summary: Summary) -> str:
     return f"the {'training' if summary.split == 'train' else summary.split} data"
-
-
-def _missed(summary: Summary) -> str:
-    if not summary.missed:
-        return ""
-    count = sum(summary.asks(layer) for layer in range(1, summary.depth + 1)) + (summary.cap is not None)
-    return f"{len(summary.violated)} of {count} constraints missed, by {missed_words(summary)}"
 
 
 def _dual(summary: Summary) -> str:

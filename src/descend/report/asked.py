@@ -3,7 +3,15 @@
 from descend.report.answer import Answer
 from descend.report.runs import Arm, Group, by_run, format_alpha
 from descend.report.tables import Box, Cell, Row, Table
-from descend.report.words import after_words, capitalized, drafts_words, exits_words, number, within_words
+from descend.report.words import (
+    after_words,
+    capitalized,
+    drafts_words,
+    exits_words,
+    missed_of,
+    number,
+    within_words,
+)
 from descend.results import ENOUGH_GROUPS, STATUSES, Results, Status
 
 _LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
@@ -38,19 +46,18 @@ def asked(group: Group) -> Box | None:
     statuses: list[Status] = [run.summary.status for run in runs]
     status = max(statuses, key=STATUSES.index)
     _, headline, advice = _WORDS[status]
-    missed = [run for run in runs if run.summary.status == status and run.summary.missed]
+    worst = max((run.summary for run in runs if run.summary.status == status), key=lambda each: len(each.violated))
     shown = status
-    if status == "open" and missed:
-        # Numbers first: few groups make them unsure, and not small.
-        most = max(missed, key=lambda run: len(run.summary.violated))
-        headline, shown = f"{Answer.of(most.summary).missed}: open", "not_significant"
-        advice = f"{advice} {_MEND}"
+    if status == "open" and worst.missed:
+        shown, advice = "not_significant", f"{advice} {_MEND}"
+    if worst.violated or status != "broken":  # an older file does not name them
+        headline = f"{missed_of(worst)}: {headline[0].lower()}{headline[1:]}"
     if len(runs) > 1:
-        headline += f": {statuses.count(status)} of {len(runs)} runs"
+        headline += f", in {statuses.count(status)} of {len(runs)} runs"
     lines = [
         *((run, f"Asked: {bounds(run)}.") for run in runs),
         *((run, Answer.of(run.summary).verdict) for run in runs),
-        *((run, f"{Answer.of(run.summary).missed}." if Answer.of(run.summary).missed else "") for run in runs),
+        *((run, f"{missed_of(run.summary)}." if run.summary.missed else "") for run in runs),
         *((run, Answer.of(run.summary).certificate) for run in runs),
         *((run, Answer.of(run.summary).dual) for run in runs),
     ]

@@ -1,12 +1,14 @@
 """The charts of a group of runs; each is None where no run has its numbers."""
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from descend.report.charts import MUTED, Chart, Series, chart
+from descend.report.gains import gains
 from descend.report.runs import Arm, Group, mean, mean_rows
 from descend.results import KEPT_WITHIN, Results
 
@@ -115,6 +117,30 @@ def robustness(group: Group) -> Chart | None:
     words = f"{words} {group.sigma_apart}".rstrip()
     axes, mark = ("noise level γ", group.metric), (group.train_noise, "training noise")
     return chart(f"{group.metric} against noise", words, axes, series, log=None, mark=mark)
+
+
+def gain_over_noise(group: Group) -> Chart | None:
+    """How much better each arm is than plain training at each noise level, with 95 % intervals."""
+    found = gains(group) if len(group.noise_levels) > 1 else []
+    if not found:
+        return None
+    series = [
+        Series("Plain training", group.noise_levels, [0.0] * len(group.noise_levels), MUTED, line="--", width=1.5)
+    ]
+    for each in found:
+        values = list(each.levels.values())
+        known = not any(isnan(value.low) for value in values)
+        ends = ([value.low for value in values], [value.high for value in values]) if known else None
+        style, name = each.arm.style, each.arm.label
+        series.append(
+            Series(name, list(each.levels), [value.value for value in values], style.light, style.marker, ends=ends)
+        )
+    words = (
+        f"How much better {group.metric} is than plain training’s of the same seeds, in percent of that; above 0 is "
+        "better. Bands are 95 % intervals over groups of test samples, and over seeds where there are several."
+    )
+    axes, mark = ("noise level γ", "gain, %"), (group.train_noise, "training noise")
+    return chart("Gain over plain training", words, axes, series, mark=mark)
 
 
 def by_noise(group: Group) -> list[Chart]:

@@ -27,7 +27,16 @@ def layers_needed(group: Group) -> Box:
     terms = by_run(group, ((run, " ".join(Answer.of(run.summary).terms)) for run in runs))
     notes = by_run(group, ((run, run.summary.note) for run in runs))
     levels = by_run(group, ((run, _as_variance(run)) for run in runs))
-    return Box(headline, [_needed(group), table], [*terms, *words, *levels, *notes])
+    return Box(headline, [_needed(group), table, _settings(group)], [*terms, *words, *levels, *notes])
+
+
+def _settings(group: Group) -> Table:
+    """Which method and settings each arm's runs have, and their seeds."""
+    rows = [
+        Row([Cell(arm.label), Cell(arm.kind), Cell(", ".join(str(run.summary.seed) for run in arm.runs))], arm.style)
+        for arm in group.arms
+    ]
+    return Table(["Runs", "Method and settings that differ", "Seeds"], rows, "The runs’ methods and settings")
 
 
 def _as_variance(run: Results) -> str:
@@ -63,7 +72,7 @@ def _needed(group: Group) -> Table:
                 measured = ", ".join(filter(None, (each.metric, each.time)))
                 cells.append(Cell(each.layers, "; ".join(filter(None, (measured, each.state + each.more)))))
             rows.append(Row(cells, arm.style))
-    return Table(["Method", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN)], rows)
+    return Table(["Run", *(f"Within {tolerance_words(percent, higher)}" for percent in WITHIN)], rows)
 
 
 def numbers(group: Group) -> tuple[Table, list[str]]:

@@ -17,6 +17,7 @@ from descend.progress import counted
 from descend.report import figures
 from descend.report.asked import asked, findings
 from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
+from descend.report.gains import gain_lines
 from descend.report.levels import in_std, ways_to_compare
 from descend.report.numbers import layers_needed
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs, groups_differ
@@ -102,26 +103,28 @@ def write_page(runs: Sequence[Results | Path | str], out: Path, title: str = "")
 
 def _section(group: Group, name: str, budget: int) -> dict[str, object]:
     """The values of the template for a group of runs."""
+    box = asked(group)
 
     def curious() -> list[Chart]:
-        losses = [figures.losses(group)] if group.measure.entry != "layer_losses" else []
-        return [*losses, *figures.norms(group), *figures.samples(group), *figures.prices(group)]
+        losses = [figures.losses(group)] if box is None and group.measure.entry != "layer_losses" else []
+        return [*losses, *figures.norms(group), *figures.samples(group)]
 
     parts: dict[str, Callable[[], object]] = {
+        "losses": lambda: [figures.losses(group), *figures.prices(group)] if box else [],
         "needed": lambda: layers_needed(group),
         "curves": lambda: [
             each for each in (figures.quality(group), figures.further(group), figures.time(group)) if each
         ],
         "pictures": lambda: pictures(group, budget),
         "texts": lambda: texts(group),
-        "asked": lambda: asked(group),
-        "robustness": lambda: figures.robustness(group),
+        "robustness": lambda: [each for each in (figures.robustness(group), figures.gain_over_noise(group)) if each],
+        "gains": lambda: gain_lines(group),
         "by_noise": lambda: figures.by_noise(group),
         "findings": lambda: findings(group),
         "curious": curious,
     }
     made = {part: make() for part, make in counted(parts.items(), "drawing the page", "part")}
-    return {"name": name, "styles": {arm.label: arm.style for arm in group.arms}, **made}
+    return {"name": name, "asked": box, "styles": {arm.label: arm.style for arm in group.arms}, **made}
 
 
 def write_completions(paths: Sequence[Path], out: Path) -> Path:

@@ -1,7 +1,8 @@
 """Runs as the page shows them, grouped into those that compare."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,9 +41,17 @@ def mean_rows(rows: Iterable[Sequence[float]]) -> list[float]:
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of one method with one setting: they differ in their seeds only."""
+    """The runs of one method with one setting: they differ in their seeds only.
+
+    Attributes:
+        label: What its folders' names have in common; its ``kind`` where that is nothing or another arm's too.
+        kind: Its method, and the settings in which it differs from other arms.
+        style: How it is drawn.
+        runs: Its runs, by seed.
+    """
 
     label: str
+    kind: str
     style: Style
     runs: list[Results]
 
@@ -241,9 +250,18 @@ def _arms(runs: Sequence[Results]) -> list[Arm]:
             (each for each in (STYLES.get(method, GREY), *SPARE_STYLES) if each not in taken),
             SPARE_STYLES[len(arms) % len(SPARE_STYLES)],
         )
-        label = ", ".join(filter(None, [METHOD_NAMES.get(method, method), *differing]))
-        arms.append(Arm(label, style, sorted(members, key=lambda run: run.summary.seed)))
+        named = ", ".join(filter(None, [METHOD_NAMES.get(method, method), *differing]))
+        arms.append(Arm(named, named, style, sorted(members, key=lambda run: run.summary.seed)))
+    stems = [_stem([run.name for run in arm.runs]) for arm in arms]
+    if all(stems) and len({*stems}) == len(stems):
+        arms = [replace(arm, label=stem) for arm, stem in zip(arms, stems, strict=True)]
     return arms
+
+
+def _stem(names: Sequence[str]) -> str:
+    """What names have in common at their beginning, without the sign before a seed."""
+    shared = zip(*names, strict=False)
+    return "".join(letters[0] for letters in takewhile(lambda letters: len({*letters}) == 1, shared)).rstrip("-_. ")
 
 
 _SIZES = ("model", "max_length", "image_size", "window", "hidden_size", "tied", "exits", "pooling", "readout")

@@ -1,6 +1,12 @@
 """The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
 
+from collections.abc import Sequence
+
 from descend.report.answer import Answer
+from descend.report.asked import asked
+from descend.report.gains import gain_lines
+from descend.report.levels import in_std
+from descend.report.runs import group_runs, mean_rows
 from descend.report.words import (
     after_words,
     capitalized,
@@ -11,7 +17,7 @@ from descend.report.words import (
     number,
     within_words,
 )
-from descend.results import Summary, Verdict
+from descend.results import Results, Summary, Verdict
 
 
 def with_words(summary: Summary) -> Summary:
@@ -50,6 +56,29 @@ def run_lines(summary: Summary) -> list[str]:
         lines.append(exits_words(summary.exit, summary.metric))
     if summary.speculation is not None:
         lines.append(drafts_words(summary.speculation, summary.depth))
+    return lines
+
+
+def comparison_lines(runs: Sequence[Results]) -> list[str]:
+    """Plain training beside constrained: losses by layer with their bounds, the verdict, and the gain over noise."""
+    lines = []
+    for group in group_runs([in_std(run) for run in runs]):
+        level, unit = group.train_noise, group.unit
+        rows: dict[str, Sequence[float | None]] = {}
+        rows |= {arm.label: mean_rows(arm.along("layer_losses", level)) for arm in group.arms}
+        for arm in group.arms:
+            if bounds := arm.losses_to_reach(level):
+                rows["bounds"] = [bounds.get(layer) for layer in range(group.depth + 1)]
+        cells = [["", *map(str, range(group.depth + 1))]]
+        cells += [[name, *map(number, values)] for name, values in rows.items()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines.append(f"{group.name}. Loss by {unit} on {group.summary.split} data at γ = {level:g}:")
+        for name, *values in cells:
+            numbers = (each.rjust(width) for each, width in zip(values, widths[1:], strict=True))
+            lines.append(f"  {name.ljust(widths[0])}  {'  '.join(numbers)}")
+        if (box := asked(group)) is not None:
+            lines.append(f"{box.headline}.")
+        lines += gain_lines(group)
     return lines
 
 

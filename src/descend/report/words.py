@@ -131,6 +131,13 @@ def missed_words(verdict: Verdict) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
+def missed_of(summary: Summary) -> str:
+    """How many of the constraints are missed, and by how much."""
+    count = sum(summary.asks(layer) for layer in range(1, summary.depth + 1)) + (summary.cap is not None)
+    by = missed_words(summary)
+    return f"{len(summary.violated)} of {count} constraints missed{f', by {by}' if by else ''}"
+
+
 def groups_words(groups: int | None) -> str:
     """That samples are of too few groups."""
     return f"{groups} group{'s' * (groups != 1)}, at least {ENOUGH_GROUPS} are needed"

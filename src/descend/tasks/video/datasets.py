@@ -35,8 +35,11 @@ from descend.writing import locked, remove_parts, replacing
 
 logger = logging.getLogger(__name__)
 
-SCENES_TRAIN, SCENES_TEST, SCENES_FRAMES = 8, 3, 30
-"""The generated data set: clips for training and validation, clips for test, frames per clip."""
+SCENES_TRAIN, TRAIN_FRAMES = 8, 30
+"""The generated data set: clips for training and validation, and frames of each."""
+
+SCENES_TEST, TEST_FRAMES = 16, 10
+"""Clips for test, which are more than `ENOUGH_GROUPS`, so that a verdict is not open; and frames of each."""
 
 _LOOKED_AT = 16
 
@@ -119,7 +122,8 @@ def load_video(
         InputError: PATH can't be read, all clips of a side are shorter than T, or T or the stride is below 1.
     """
     if path is None:
-        scenes = generate_scenes(SCENES_TRAIN + SCENES_TEST, SCENES_FRAMES, seed)
+        scenes = generate_scenes(SCENES_TRAIN, TRAIN_FRAMES, seed)
+        scenes += generate_scenes(SCENES_TEST, TEST_FRAMES, seed, first=SCENES_TRAIN)
         made = [(f"scene {number}", frames) for number, frames in enumerate(scenes)]
         footage = {"train": made[:SCENES_TRAIN], "test": made[SCENES_TRAIN:]}
         clips, name, read = [], "scenes", ""

@@ -21,20 +21,21 @@ _FINE = 4  # oversampling of the drawing, so that slow figures move by less than
 _HORIZON = 52  # the row that separates the wall above from the path below
 
 
-def generate_scenes(clips: int, frames: int, seed: int) -> list[np.ndarray]:
+def generate_scenes(clips: int, frames: int, seed: int, *, first: int = 0) -> list[np.ndarray]:
     """Generate clips of one fixed camera.
 
     Args:
         clips: The number of clips; the first ones are the same for every number.
         frames: The number of frames in each clip.
         seed: The seed of the background and of all people.
+        first: The number of clips of this camera that come before them, and are others.
 
     Returns:
         One uint8 (frames, SIZE, SIZE) per clip; the same for the same arguments.
     """
     background, tree, tree_shape = _camera_view(np.random.default_rng([seed, 0]))
     scenes = []
-    for clip in range(clips):
+    for clip in range(first, first + clips):
         rng = np.random.default_rng([seed, 1, clip])
         walkers = sorted((_Walker(rng, frames) for _ in range(rng.integers(12, 21))), key=lambda walker: walker.y)
         scene = np.empty((frames, SIZE, SIZE), np.uint8)

@@ -1,0 +1,94 @@
+"""What a training gives under noise, compared with the plain training beside it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from descend.paired import Advantage, Numbers, advantage, metric, over_noise, without_each
+from descend.report.runs import Arm, Group
+from descend.report.words import groups_words
+from descend.results import CONFIDENCE, Groups
+
+
+class Gains(NamedTuple):
+    """How much better an arm's last layer is than plain training's, in percent.
+
+    Attributes:
+        arm: The arm.
+        levels: γ → the gain there.
+        over: The gain over all levels: of the mean error, or of the area under an accuracy.
+        seeds: Seeds that both have.
+    """
+
+    arm: Arm
+    levels: dict[float, Advantage]
+    over: Advantage
+    seeds: int
+
+
+def gains(group: Group) -> list[Gains]:
+    """The gains of a group's arms over the first plain training with runs on the same samples and levels."""
+    found, plain = [], [arm for arm in group.arms if arm.summary.method == "erm"]
+    for arm in group.arms:
+        if arm.summary.method in ("erm", "plain"):
+            continue
+        every = (_beside(arm, other) for other in plain if other.summary.depth == arm.summary.depth)
+        found += [each for each in every if each][:1]
+    return found
+
+
+def gain_lines(group: Group) -> list[str]:
+    """A sentence for each arm: the gain over all levels, its interval, and what that says."""
+    what = "area under the " if group.summary.higher_is_better else "mean "
+    lines = []
+    for each in gains(group):
+        value, low, high, _, groups, _ = each.over
+        word = "better" if value >= 0 else "worse"
+        levels = sorted(each.levels)
+        over = f"from γ = {levels[0]:g} to {levels[-1]:g} its {what}" if levels[1:] else f"at γ = {levels[0]:g} its "
+        ends = "" if np.isnan(low) else f" ({CONFIDENCE:.0%}: {low:+.1f} to {high:+.1f})".replace("-", "−")
+        counts = f"{each.seeds} seed{'s' * (each.seeds > 1)} and {groups} groups of test samples"
+        sure = "certain" if min(abs(low), abs(high)) > 0 and low * high > 0 else "open"
+        if each.arm.summary.few_groups:
+            sure = f"open, {groups_words(each.arm.summary.groups)}"
+        lines.append(
+            f"{each.arm.label}: {over}{group.metric} is {abs(value):.1f} % {word} than plain training’s{ends}, over "
+            f"{counts}: {sure}."
+        )
+    return lines
+
+
+def _beside(arm: Arm, plain: Arm) -> Gains | None:
+    """The gains of an arm over another; None if no seed of both was evaluated alike."""
+    theirs = {run.summary.seed: run.groups for run in plain.runs}
+    pairs = [(run.groups, theirs.get(run.summary.seed)) for run in arm.runs]
+    both = [(own, other) for own, other in pairs if own and other and _alike(own, other)]
+    if not both:
+        return None
+    higher, noise = arm.summary.higher_is_better, both[0][0].noise
+
+    def gain(places: list[int]) -> Advantage:
+        ours, others = (_numbers(side, places, higher) for side in zip(*both, strict=True))
+        return advantage(ours, others, higher, CONFIDENCE)
+
+    by_level = {level: gain([place]) for place, level in enumerate(noise)}
+    return Gains(arm, by_level, gain([*range(len(noise))]), len(both))
+
+
+def _alike(ours: Groups, theirs: Groups) -> bool:
+    """Whether both have finite scores of the same samples at the same levels."""
+    known = ours.fingerprint is not None and ours.fingerprint == theirs.fingerprint
+    same = (ours.noise, ours.counts) == (theirs.noise, theirs.counts) and len(ours.counts) > 1
+    return known and same and all(bool(np.isfinite(groups.scores).all()) for groups in (ours, theirs))
+
+
+def _numbers(side: Sequence[Groups], places: list[int], higher_is_better: bool) -> Numbers:
+    """The metric over some of the levels, of each seed."""
+    values, without = [], []
+    for groups in side:
+        levels = [groups.noise[place] for place in places]
+        counts, scores = np.array(groups.counts, float), np.array(groups.scores, float)[places]
+        values.append(over_noise(levels, metric(counts, scores, groups.root), higher_is_better))
+        without.append(over_noise(levels, without_each(counts, scores, groups.root), higher_is_better))
+    return Numbers(np.array(values), np.stack(without))

@@ -1,0 +1,101 @@
+"""`descend paper`: plain training beside the paper's constraints, on one page."""
+
+import json
+
+import pytest
+
+from descend.results import read_config, read_summary
+from descend.training.preset import HELD, paper
+from tests.support.runs import refused, said
+
+SHORT = (
+    "--data generated --max-steps 4 --depth 2 --window 2 --stride 10 --use-cpu --eval-strategy no --save-strategy no "
+    "--no-load-best-model-at-end --dual-warmup-steps 1 --logging-steps 1"
+)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two seeds of UT-2, trained and compared; the folder and the output."""
+    from contextlib import redirect_stderr, redirect_stdout
+    from io import StringIO
+
+    from descend.cli import main
+
+    out, told = tmp_path_factory.mktemp("paper") / "out", StringIO()
+    with redirect_stdout(told), redirect_stderr(StringIO()):
+        words = ["paper", "video-ut", *SHORT.split(), "--seeds", "2", "--test-noise", "0,0.8,1.6", "--out", str(out)]
+        assert main(words) == 0
+    return out, told.getvalue()
+
+
+def test_both_have_the_same_settings_but_for_the_method(compared):
+    out, told = compared
+    runs = {each: read_config(out / each) for each in ("plain-0", "constrained-0", "plain-1", "constrained-1")}
+    assert {name: (run.method, run.seed) for name, run in runs.items()} == {
+        **{"plain-0": ("erm", 0), "constrained-0": ("constrained", 0)},
+        **{"plain-1": ("erm", 1), "constrained-1": ("constrained", 1)},
+    }
+    plain, ours = runs["plain-0"], runs["constrained-0"]
+    assert plain.settings == ours.settings and not ours.settings["tied"] and ours.settings["noise"] == 0.8
+    ours_alone = {"method", "dual_optimizer", "dual_lr", "cap", "stop_gradient", "output_dir"}
+    apart = {name for name, value in ours.training.items() if plain.training[name] != value}
+    assert apart <= ours_alone and {"dual_optimizer"} < apart | {"dual_lr"}
+    assert ours.training["dual_optimizer"] == HELD["video-ut"].constrained["dual_optimizer"] == "sgd"
+    assert ours.training["alpha"] == paper("video-ut").training["alpha"] and ours.preset == "paper"
+    assert "tied False (True)" in told and "dual_optimizer sgd (adam)" in told and "--printed gives those" in told
+    # What the person gave is no departure of ours, and stands in the runs.
+    assert ours.settings["depth"] == 2 and ours.training["max_steps"] == 4
+
+
+def test_its_lines_are_those_of_the_runs(compared):
+    out, told = compared
+    assert told.startswith("UT-2: trained under noise γ = 0.8, tested at 0, 0.8, 1.6, in units of the clean data’s ")
+    losses = [read_summary(out / f"constrained-{seed}").layer_losses[0.8] for seed in (0, 1)]
+    (line,) = (line for line in told.splitlines() if line.startswith("  constrained"))
+    assert line.split()[1:] == [f"{sum(each) / 2:.2f}" for each in zip(*losses, strict=True)]
+    assert "constraints missed" in told and "over 2 seeds and 16 groups of test samples: " in told
+    values = {name: [read_summary(out / f"{name}-{seed}").mean for seed in (0, 1)] for name in ("plain", "constrained")}
+    gain = 100 * (1 - sum(values["constrained"]) / sum(values["plain"]))
+    assert f"mean RMSE is {abs(gain):.1f} % {'better' if gain >= 0 else 'worse'} than plain" in told
+    page = (out / "report.html").read_text()
+    assert told.splitlines()[-1] == str(out / "report.html")
+    heads = [
+        "What was asked, and whether it holds",
+        "Under noise",
+        "How many layers suffice",
+        "What each layer answers",
+    ]
+    places = [page.index(f"<h2>{head}</h2>") for head in heads]
+    assert places == sorted(places) and "Gain over plain training" in page and "Multipliers" in page
+
+
+def test_it_goes_on_with_what_it_began_and_refuses_other_settings(compared, capsys):
+    out, _ = compared
+    words = ["paper", "video-ut", *SHORT.split(), "--seeds", "2", "--test-noise", "0,0.8,1.6", "--out", out]
+    before = (out / "plain-0" / "model" / "model.safetensors").read_bytes()
+    assert "was made with other settings: " in refused(capsys, *words, "--noise", "0.5")
+    said(capsys, *words)
+    assert (out / "plain-0" / "model" / "model.safetensors").read_bytes() == before
+    assert json.loads((out / "summary.json").read_text())["folders"] == [
+        *("constrained-0", "plain-0", "constrained-1", "plain-1")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--method", "erm"], "no setting --method"),
+        (["--preset", "paper"], "no setting --preset"),
+        (["--seeds", "0"], "--seeds must be at least 1; got 0."),
+        (["--test-noise", "-1"], "at least 0"),
+    ],
+)
+def test_what_it_decides_itself_is_refused(capsys, tmp_path, words, line):
+    assert line in refused(capsys, "paper", "video-ut", *SHORT.split(), "--out", tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_without_the_papers_form_is_refused(capsys, tmp_path):
+    line = refused(capsys, "paper", "pgd", "--data", "generated", "--out", tmp_path / "out")
+    assert "preset paper is for the recipes" in line and not (tmp_path / "out").exists()
