@@ -1,9 +1,10 @@
-"""How many layers a transformer needs, and training that makes inner layers predict.
+"""Training under which every layer of a transformer or unrolled network lowers the loss, and how many layers suffice.
 
-Descent constraints, enforced by primal-dual training, make each layer lower the expected task loss. Importing this
-package is cheap: each name loads what it needs on first use, and `DescentProblem` and `PrimalDual` need torch alone.
+Descent constraints are enforced by primal-dual training. Importing this package is cheap: each name loads what it needs
+on first use, and `DescentProblem` and `PrimalDual` need torch alone.
 """
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from descend.errors import InputError, NonFiniteLossError
@@ -71,6 +72,8 @@ _ROOMS = {
     "inference.denoiser": ("DescentDenoiser",),
 }
 
+
+__version__ = version("descend")
 
 __getattr__ = lazy_names("descend", _ROOMS)
 

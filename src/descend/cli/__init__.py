@@ -25,7 +25,7 @@ from descend.errors import (
 from descend.reading import plain_text, shown
 
 ABOUT = """\
-descend: how many layers a transformer needs, and training that makes inner layers predict
+descend: training under which every layer lowers the loss, and how many layers suffice
 
   recipes      what can be trained
   train        train one model: descend train RECIPE --data PATH --out RUN
@@ -39,7 +39,7 @@ descend: how many layers a transformer needs, and training that makes inner laye
   complete     answers of a language model, in AlpacaEval's form
   tasks        lm-eval's tasks over noise and at an exit; runs compared
   sweep        search each method's settings, with equally many trials
-  demo         two small models, each trained in two ways, and the page
+  demo         the paper's constraints on video, layers needed for digits: a page
   privacy      ε of noise on token embeddings, as local differential privacy
   completion   completion in the shell: bash, zsh or fish
 

@@ -1,6 +1,7 @@
-"""The command ``descend demo``: two small cases, each trained plainly and so that inner layers are of use."""
+"""The command ``descend demo``: the paper's constraints beside plain training, and how many layers suffice."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,33 @@ from descend.cli.runs import check_free_for_page, compare_runs, finish
 from descend.declared import GENERATED
 from descend.errors import refuse
 
-VIDEO: dict[str, Any] = {"depth": 5, "tied": False, "strength": 0.3}
-"""UT with separate weights. Plain training leaves its first layers almost alike."""
+VIDEO: dict[str, Any] = {
+    "preset": "paper",
+    "depth": 3,
+    "tied": False,
+    "noise": 0.8,
+    "noise_is": "std",
+    "learning_rate": 3e-3,
+    "per_device_train_batch_size": 1,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+}
+"""UT with separate weights under the paper's constraints, small enough to train in seconds."""
+
+CONSTRAINED = {"dual_optimizer": "sgd", "dual_warmup_steps": 0}
+"""Projected ascent from the first step on."""
 
 LEVELS = [0.0, 0.8, 1.6]
 """γ that the denoisers are evaluated at; they are trained at the second."""
 
-NEXT = """Next, on your own model:
+NEXT = """Next:
+  descend paper video-ut --data VIDEOS --out OUT
+      plain training beside the paper's constraints on your clips; text and image take texts and images
   descend layers MODEL --data DATA
-      says how many layers it needs as it is
-  descend train text --model MODEL --data DATA --out RUN
-      trains it so that fewer layers suffice; image in place of text for images
+      how many layers your pretrained model needs as it is
   descend.DescentTrainer in place of Trainer
-      does this in Python, for your own PyTorch modules too"""
+      trains your own PyTorch modules under constraints"""
 
 
 def demo(words: Sequence[str]) -> None:
@@ -29,13 +44,13 @@ def demo(words: Sequence[str]) -> None:
     options = read(
         words,
         "demo",
-        "Train two small models, plainly and so that inner layers are of use, and show the page.",
+        "The paper's constraints beside plain training on video, and how many layers a network needs for digits.",
         "[options]",
         {
             "--data": dict(metavar="PATH", default=GENERATED, help=f"folder or file of videos [{GENERATED}]"),
             "--out": dict(type=Path, default=Path("demo"), help="folder [demo]"),
             "--seed": dict(type=int, default=0, help="of all runs [0]"),
-            "--max-steps": dict(type=int, default=100, help="training steps on video [100]"),
+            "--max-steps": dict(type=int, default=300, help="training steps on video [300]"),
         },
         talks=True,
     )
@@ -43,51 +58,63 @@ def demo(words: Sequence[str]) -> None:
     from descend.cli import digits as reader
     from descend.report import write_page  # noqa: F401  # a missing package shows before the training
     from descend.report.answer import Answer
-    from descend.results import clear, refuse_strangers
+    from descend.report.terminal import comparison_lines
+    from descend.results import Results, clear, refuse_strangers
     from descend.writing import locked
 
     digits = [options.out / f"digits-{method}" for method in ("erm", "linear")]
-    videos = [options.out / method for method in ("erm", "constrained")]
+    videos = {options.out / "constrained": "constrained", options.out / "plain": "erm"}
     check_free_for_page(options.out)
     refuse_strangers(options.out, "another folder with --out")  # a demo replaces only what Descend wrote
-    runs = [folder for folder in videos if folder.exists() and not digits[0].exists()]  # which a demo makes first
+    runs = [folder for folder in videos if folder.exists() and not digits[0].exists()]  # which a demo makes too
     refuse((bool(runs), f"{', '.join(map(str, runs))} is no demo's. Choose another folder with --out."))
     from descend.recipes import configure
 
     settings = VIDEO | {"data": options.data, "seed": options.seed, "max_steps": options.max_steps}
-    built = [configure("video-ut", method=folder.name, output_dir=str(folder), **settings) for folder in videos]
+    built = {
+        folder: configure(
+            "video-ut", method=method, output_dir=str(folder), **settings | (CONSTRAINED if method != "erm" else {})
+        )
+        for folder, method in videos.items()
+    }
     from descend.run import Run
 
     parts = reader.read()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
-    for folder in digits + videos:
+    for folder in (*digits, *videos):
         with locked(folder):  # another demo may be at work in it
             clear(folder, "another folder with --out")
+    for folder in digits:  # so that a demo that was stopped is known as one
+        folder.mkdir(exist_ok=True)
     print(
-        "1 of 2: a residual network reads handwritten digits. It is trained by its last layer (erm), then by\n"
-        "weighted losses of all layers (linear).\n",
+        "1 of 2: the paper's constraints. UT-3, an unrolled transformer, removes noise from video. It is trained so\n"
+        "that every layer after the first lowers the loss by 22 % or more, then plainly (erm).\n",
+        flush=True,
+    )
+    for folder, configured in built.items():
+        finish(configured.train(), evaluated_next=True)
+        with locked(folder):
+            Run.read(folder).evaluate(noise=LEVELS)
+        lines = comparison_lines([Results.read(each) for each in built if (each / "summary.json").exists()])
+        print("\n".join(["", *lines, ""]), flush=True)
+    page, _ = compare_runs(list(videos), options.out)
+    print(
+        f"the picture: {page}\n\n"
+        "2 of 2: how many layers? A residual network of 8 blocks reads handwritten digits. It is trained by its last\n"
+        "layer (erm), then by the losses of all layers, weighted by l/L (linear).\n",
         flush=True,
     )
     for folder in digits:
         reader.run(parts, folder.name.removeprefix("digits-"), folder, options.seed)
-    page, read_by = compare_runs(digits, options.out)
+    page, compared = compare_runs([*videos, *digits], options.out)
     print("\n".join(reader.table(digits)))
-    print(f"\nfirst figures: {page}. The video takes a minute or so, and is then on the same page.\n", flush=True)
-    print(
-        "2 of 2: UT-5, an unrolled transformer with separate weights, removes noise from video. It is trained\n"
-        "plainly (erm), then under the constraints that every layer lowers the loss (constrained).\n",
-        flush=True,
-    )
-    cleaned = []
-    for folder, configured in zip(videos, built, strict=True):
-        finish(configured.train())
-        with locked(folder):
-            cleaned.append(Run.read(folder).evaluate(noise=LEVELS))
-    page, _ = compare_runs(digits + videos, options.out)
     print("\nWhat was learned")
-    for summary in (each.summary for each in read_by):
-        print(f"  digits, {summary.method}: within {', '.join(filter(None, Answer.of(summary).rows[-1].texts))}")
-    for summary in cleaned:
-        errors = " ".join(f"{value:.1f}" for value in summary.layer_metrics[summary.train_noise])
-        print(f"  video, {summary.method}: RMSE of layers 0 to {summary.depth}: {errors}")
+    by_name = {each.name: each for each in compared}
+    losses = {name: by_name[name].summary.layer_losses[LEVELS[1]] for name in ("constrained", "plain")}
+    for name, row in losses.items():
+        falls = ", ".join(f"{1 - after / before:.0%}" for before, after in pairwise(row[1:]))
+        print(f"  video, {name}: after layer 1 each layer lowers the loss by {falls}")
+    for folder in digits:
+        summary = by_name[folder.name].summary
+        print(f"  digits, {summary.method}: within {', '.join(filter(None, Answer.of(summary).rows[1].texts))}")
     print(f"\n{NEXT}\n\nopen {page}", flush=True)

@@ -11,7 +11,6 @@ from transformers import PrinterCallback
 
 import descend
 from descend.declared import DIGITS
-from descend.progress import is_quiet
 from descend.results import DECISIONS_FILE, Decisions, Summary
 from descend.tasks.images import ImageClassification
 from descend.tasks.images.sources import read_images
@@ -67,7 +66,7 @@ def run(parts: tuple[list[Any], list[Any]], method: str, folder: Path, seed: int
     """Train a network by a method, and evaluate it into a folder."""
     train, test = parts
     torch.manual_seed(seed)
-    arguments = descend.DescentConfig(str(folder), method=method, seed=seed, disable_tqdm=is_quiet(), **SETTINGS)
+    arguments = descend.DescentConfig(str(folder), method=method, seed=seed, disable_tqdm=True, **SETTINGS)
     model = descend.layered(Network(), blocks="blocks", readout="head", embeddings="embed")
     trainer = descend.DescentTrainer(model, arguments, task=ImageClassification(), train_dataset=train)
     trainer.remove_callback(PrinterCallback)

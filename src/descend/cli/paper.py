@@ -64,8 +64,8 @@ def paper(words: Sequence[str]) -> None:
         flush=True,
     )
     usual = {key: each.default for key, each in known_settings(name).items()}
-    settings = preset(name, dataset=given.get("dataset", usual.get("dataset", "imdb")))
-    changed = form.departures({**usual, **settings.settings, **settings.training})
+    known = preset(name, dataset=given.get("dataset", usual.get("dataset", "imdb")))
+    changed = form.departures({**usual, **known.settings, **known.training})
     if printed:
         print("The paper's constraints with its settings as printed, by our reading.")
     elif changed:

@@ -54,7 +54,7 @@ USEFUL_LAYERS = {
     "exits": "own",
     "head_lr_ratio": 10.0,
 }
-"""How `text` and `image` train, chosen by reproduction/records/layers.md. `lm` takes the exits alone and trains plainly: at 30
+"""How `text` and `image` train, by reproduction/records/layers.md. `lm` takes the exits alone and trains plainly: at 30
 exits the constraints harmed the last layer."""
 
 _EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"

@@ -1,12 +1,12 @@
 """The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from descend.report.answer import Answer
 from descend.report.asked import asked
 from descend.report.gains import gain_lines
 from descend.report.levels import in_std
-from descend.report.runs import group_runs, mean_rows
+from descend.report.runs import Arm, group_runs, mean, mean_rows
 from descend.report.words import (
     after_words,
     capitalized,
@@ -69,17 +69,32 @@ def comparison_lines(runs: Sequence[Results]) -> list[str]:
         for arm in group.arms:
             if bounds := arm.losses_to_reach(level):
                 rows["bounds"] = [bounds.get(layer) for layer in range(group.depth + 1)]
-        cells = [["", *map(str, range(group.depth + 1))]]
-        cells += [[name, *map(number, values)] for name, values in rows.items()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines.append(f"{group.name}. Loss by {unit} on {group.summary.split} data at γ = {level:g}:")
-        for name, *values in cells:
-            numbers = (each.rjust(width) for each, width in zip(values, widths[1:], strict=True))
-            lines.append(f"  {name.ljust(widths[0])}  {'  '.join(numbers)}")
+        lines += _columns([str(layer) for layer in range(group.depth + 1)], rows)
         if (box := asked(group)) is not None:
             lines.append(f"{box.headline}.")
+        if len(group.noise_levels) > 1:
+            levels = sorted({level for run in group.runs for level in run.summary.noise})
+            values = {arm.label: _over_noise(arm, levels) for arm in group.arms}
+            lines += [f"{group.metric} of the last {unit} at γ:", *_columns([f"{each:g}" for each in levels], values)]
         lines += gain_lines(group)
     return lines
+
+
+def _over_noise(arm: Arm, levels: Sequence[float]) -> list[float | None]:
+    """The mean over seeds of the last layer's metric at each level."""
+    tables = [dict(zip(run.summary.noise, run.summary.values, strict=True)) for run in arm.runs]
+    return [
+        mean([table[level] for table in tables]) if all(level in table for table in tables) else None
+        for level in levels
+    ]
+
+
+def _columns(heads: Sequence[str], rows: Mapping[str, Sequence[float | None]]) -> list[str]:
+    """Lines of a table: named rows of numbers under heads."""
+    cells = [["", *heads], *([name, *map(number, values)] for name, values in rows.items())]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(["", name.ljust(widths[0]), *map(str.rjust, values, widths[1:])]) for name, *values in cells]
 
 
 def missed_sentence(verdict: Verdict) -> str:
