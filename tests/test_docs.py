@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from descend.results import ENOUGH_GROUPS, RunConfig, Summary
-from reproduction import table, tables
+from descend.results import RunConfig, Summary
+from reproduction import depth, picture, table, tables
 from tests.support.documented import ROOT
 
 DOCS = [page for page in (ROOT / "docs").rglob("*.md") if page.relative_to(ROOT / "docs").parts[0] != "build"]
@@ -53,6 +53,12 @@ def test_no_line_of_a_page_is_long(folder):
 @pytest.mark.parametrize(("page", "most"), [("README.md", 110), ("docs/architecture.md", 120)])
 def test_a_page_that_is_read_whole_is_short(page, most):
     assert len((ROOT / page).read_text("utf-8").splitlines()) <= most
+
+
+def test_readme_and_docs_have_few_words():
+    """By `wc -w`, as the log of the continuous run prints them."""
+    words = {page: len(page.read_text("utf-8").split()) for page in [ROOT / "README.md", *DOCS]}
+    assert words.pop(ROOT / "README.md") <= 650 and 10_000 < sum(words.values()) <= 20_000
 
 
 # --- the built site in a browser; `make docs` builds it, and without it these tests skip
@@ -105,35 +111,41 @@ def test_every_key_of_the_files_has_a_row_on_the_site():
 
 
 def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch):
-    """Layers to keep by the command that draws the picture; runs that hold and comparisons by the study's file."""
+    """Of the picture, by the command that draws it; of the last paragraph, by the studies' files."""
+    records = ROOT / "reproduction" / "records"
     readme = " ".join(re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", (ROOT / "README.md").read_text()).split())
+    picture.main(records / "study.jsonl", tmp_path / "constraints.png")
+    plain, ours, *gains = capsys.readouterr().out.splitlines()
+    falls = [[int(each) for each in re.search(r"by (.*) %", line)[1].split()] for line in (plain, ours)]
+    assert f"falls by {min(falls[1])} to {max(falls[1])} % a layer" in readme
+    assert f"plain training's by {min(falls[0][:3])} to {max(falls[0][:3])} % up to layer 4" in readme
+    ends = [re.search(r"losses ([\d. ]+),", line)[1].split()[-1] for line in (ours, plain)]
+    assert "they end at {} and {}.".format(*ends) in readme
+    values = {line.split(":")[0]: float(re.search(r"[+−][\d.]+", line)[0].replace("−", "-")) for line in gains}
+    told = "constraints gain {ped2:.1f} % on Ped2 and lose {ped1:.1f} % on Ped1 and {avenue:.1f} % on Avenue"
+    assert (
+        values["ped1"] < 0 > values["avenue"]
+        and told.format(**{key: abs(each) for key, each in values.items()}) in readme
+    )
+    assert {re.search(r"(\d) clips", line)[1] for line in gains} == {
+        "4",
+        "7",
+    } and "4 or 7 clips prove nothing" in readme
+
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     runpy.run_path(str(ROOT / "benchmarks" / "layers_picture.py"))["main"](tmp_path / "layers.png")
-    told = capsys.readouterr().out
-    found = re.findall(r"^(\S+) (\S+) 5 seeds, .* (\d+) within 2,", told, re.MULTILINE)
-    keep = {(model, recipe): layers for model, recipe, layers in found}
-    plain, ours, weights = (
-        [keep[model, recipe] for model in ("dinov2", "minilm")] for recipe in ("probe", "descent-.8", "linear-1")
-    )
-    assert "plain training needs {} of DINOv2-S's 12 layers and {} of MiniLM's 6.".format(*plain) in readme
-    assert ours == weights and "and fixed weights, need {} and {}.".format(*ours) in readme
-    change = re.findall(r"descent-.8 .*\n.*\n  last layer -(\S+) points \((\S+) to", told)
-    lower, ends = ([float(each) for each in values] for values in zip(*reversed(change), strict=True))
-    assert "last layer is {:.2f} and {:.1f} points lower on average".format(*lower).replace("0.", ".") in readme
-    assert f"up to {-ends[0]:.1f} and {-ends[1]:.1f} by 95 % intervals".replace("0.", ".") in readme
-    study = table.read(ROOT / "reproduction" / "records" / "study.jsonl")
-    runs = study.where(model=["UT", "DUST"], arm="paper")
-    assert f"holds in {runs.holds.sum()} of {len(runs)} runs of UT and DUST." in readme
-    primaries = tables.primaries(study)
-    few = [row.gain for row in primaries.itertuples() if row.gain.groups < ENOUGH_GROUPS]
-    ahead = sorted(each.value for each in few if each.low > 0)
-    behind = sorted(-each.value for each in few if each.high < 0)
-    assert [f"{value:.0f}" for value in ahead] == ["1", "1"] and len(few) == 5 and len(primaries) == 6
-    losses = "{:.0f}, {:.0f} and {:.0f} %".format(*behind)
-    assert f"ahead in two (by 1 %) and behind in three (by {losses}), all five on 4 or 7 test clips" in readme
-    assert {each.groups for each in few} == {4, 7} and table.ENOUGH_GROUPS == ENOUGH_GROUPS
-    # With fewer than 12 groups no p is given, and those of texts stay.
-    assert [each.split(":")[0] for each in primaries["p (Holm)"]] == ["open"] * 5 + ["1"]
+    change = re.findall(r"descent-.8 .*\n.*\n  last layer -(\S+) points", capsys.readouterr().out)
+    lower = "{:.2f} to {:.1f} points lower".format(*sorted(map(float, change)))
+    assert lower.replace("0.", ".") in readme
+    study = table.read(records / "study.jsonl")
+    minilm = study.where(model="MiniLM", data="imdb", gamma=1, arm="paper")
+    assert f"held in {minilm.holds.sum()} of {len(minilm)} runs of MiniLM" in readme
+    *_, row = (each.gain for each in tables.primaries(study).itertuples())  # MiniLM's
+    found = f"({row.value:.1f} %, {row.low:.1f} to +{row.high:.1f})"
+    assert found.replace("-", "−").replace("0.", ".") in readme
+    needed = depth.layers(table.read(records / "methods.jsonl")).set_index("method")["K within 2"]
+    keep = [needed[depth.LABELS[each]] for each in ("linear", "useful-.8", "probe")]
+    assert "DINOv2-S needs {} of 12 layers, with bounds {}, plainly {}.".format(*keep) in readme
 
 
 def test_the_layers_page_has_the_rows_of_its_command(monkeypatch, capsys):
@@ -164,9 +176,3 @@ def test_no_page_says_that_the_last_layer_is_unharmed():
     allowed = {"layers.md", "CHANGELOG.md"}  # a question and its answer; history
     found = [(path.name, hit[0]) for path in places if (hit := wrong.search(" ".join(path.read_text("utf-8").split())))]
     assert [each for each in found if each[0] not in allowed] == []
-
-
-def test_the_rows_of_when_not_to_use_it_have_a_command():
-    page = (ROOT / "docs" / "explanation" / "when_not.md").read_text("utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| ") and "---" not in line][1:]
-    assert len(rows) > 4 and not [row for row in rows if "lessons.md" in row]  # of those runs no command is left

@@ -27,7 +27,7 @@ PAGE = ROOT / "docs" / "reference" / "command_line.md"
 def offered() -> str:
     """The package's names, and the help of each command and recipe, 100 columns wide."""
     os.environ["COLUMNS"] = "100"
-    calls = ([], *([name] for name in COMMANDS), *(["train", name] for name in RECIPES))
+    calls = ([], *([name] for name in COMMANDS), ["paper", "video-ut"], *(["train", name] for name in RECIPES))
     helps = (f"$ descend {' '.join([*words, '--help'])}\n{help_of(*words, '--help')}" for words in calls)
     return "\n".join([f"descend.__all__ = {' '.join(sorted(descend.__all__))}\n", *helps])
 

@@ -64,7 +64,7 @@ def paper(words: Sequence[str]) -> None:
         flush=True,
     )
     usual = {key: each.default for key, each in known_settings(name).items()}
-    known = preset(name, dataset=given.get("dataset", usual.get("dataset", "imdb")))
+    known = preset(name, dataset=given.get("dataset", usual.get("dataset")))
     changed = form.departures({**usual, **known.settings, **known.training})
     if printed:
         print("The paper's constraints with its settings as printed, by our reading.")

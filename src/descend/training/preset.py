@@ -188,19 +188,20 @@ HELD = {
 
 
 def paper(
-    recipe: str, method: str = "constrained", dataset: str = "imdb", given: Mapping[str, Any] | None = None
+    recipe: str, method: str = "constrained", dataset: str | None = "imdb", given: Mapping[str, Any] | None = None
 ) -> Preset:
     """Our reading of the paper's settings of a recipe.
 
     Args:
         recipe: The recipe's name, such as ``video-ut``.
         method: ``constrained``, or ``erm``, whose DUST has one dictionary.
-        dataset: For text classification, ``imdb`` or ``mnli``.
+        dataset: For text classification, the kind of the texts. ``imdb`` and ``mnli`` have a printed cap; for others
+            the trainer takes it from the first losses.
         given: Settings that the user chose, by name. The dual optimizer decides on its rate, and a warm-up in steps
             replaces the preset's warm-up in epochs.
 
     Raises:
-        InputError: If there is no such recipe or data set.
+        InputError: If the paper's method has no form for the recipe.
     """
     if recipe not in _OF_MODEL:
         raise InputError(f"preset paper is for the recipes {', '.join(_OF_MODEL)}; got {recipe!r}.")
@@ -210,10 +211,10 @@ def paper(
     preset |= Preset(training={"dual_lr": rate})
     if recipe == "video-dust":
         preset |= Preset({"tied": method == "erm"})  # printed, Appendix C.4: a dictionary for each constrained layer
-    if recipe.startswith("text"):
-        if dataset not in _CAPS:
-            raise InputError(f"preset paper needs the dataset that the texts are of, imdb or mnli; got {dataset!r}.")
-        noise, cap = _OF_UT[dataset] if recipe == "text-ut" else (preset.settings["noise"], _CAPS[dataset])
-        preset |= Preset({"noise": noise}, {"cap": cap})
+    if recipe == "text-ut":
+        noise, cap = _OF_UT.get(dataset or "", (_OF_UT["imdb"][0], None))
+        preset |= Preset({"noise": noise}, {} if cap is None else {"cap": cap})
+    elif recipe.startswith("text") and dataset in _CAPS:
+        preset |= Preset(training={"cap": _CAPS[dataset]})
     left_out = {"dual_warmup_epochs"} if "dual_warmup_steps" in given else set()
     return Preset(preset.settings, {name: each for name, each in preset.training.items() if name not in left_out})
