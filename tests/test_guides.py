@@ -75,6 +75,7 @@ def run(data, working_directory, monkeypatch, capsys):
     fewer = {
         "train": ["--max-steps", "4"],
         "sweep": ["--max-steps", "4", "--trials", "1"],
+        "paper": ["--max-steps", "4", "--dual-warmup-steps", "0", "--depth", "2", "--window", "2", "--stride", "10"],
         "evaluate": ["--limit", "20"],
     }
 
@@ -98,7 +99,7 @@ def run(data, working_directory, monkeypatch, capsys):
 # --- commands and Python that run here; those of images, exits, export and tasks run in the tests of their rooms
 
 LEFT = {
-    README: ("page/report.html", "first/model.safetensors"),
+    README: ("paper/report.html", "as-is/report.html", "small/model.safetensors"),
     GUIDES / "denoise.md": ("cleaned/00", "trial/01"),
     GUIDES / "language.md": ("constrained.json", "page/completions.html"),
     GUIDES / "own_data.md": (
@@ -288,17 +289,18 @@ def test_the_guide_to_another_trainer_saves_and_resumes(capsys):
 # --- README
 
 
-def test_in_place_of_trainer(tmp_path):
+def test_in_place_of_trainer(tmp_path, capsys):
     """README's first Python block, around a small classifier and a script's own variables."""
     tokenizer = review_tokenizer()
     rows = Dataset.from_list(samples(tokenizer, 24, 0))
     model = network("distilbert", labels=2, vocab_size=len(tokenizer), max_position_embeddings=80)
     before = model.classifier.weight.detach().clone()
     args = TrainingArguments(str(tmp_path), max_steps=2, report_to="none", use_cpu=True)
-    scope = {"model": model, "args": args, "data": {"train": rows, "validation": rows}, "tokenizer": tokenizer}
+    scope = {"model": model, "args": args, "data": dict.fromkeys(("train", "validation", "test"), rows)}
+    scope["tokenizer"] = tokenizer
     exec(python_blocks(README)[0], scope)
     assert not torch.equal(before, model.classifier.weight)
-    assert len(scope["trainer"].evaluate()) > 3
+    assert "constraint" in capsys.readouterr().out.splitlines()[-1] and len(scope["trainer"].evaluate()) > 3
 
 
 def test_a_model_of_ones_own(tmp_path, capsys):
@@ -388,7 +390,7 @@ def test_the_tutorial_ends_in_a_page_that_compares_both(tmp_path, monkeypatch, c
 @cache
 def options_of(*words: str) -> set[str]:
     """The options that the help of a command names."""
-    shown = help_of(*words, "--help-all" if words[0] == "train" else "--help")
+    shown = help_of(*words, "--help-all" if words[0] in ("train", "paper") else "--help")
     known = {option for no in ("no-", "") for option in re.findall(r"--[\w-]+", shown.replace("[no-]", no))}
     return known | {option.replace("_", "-") for option in known}
 
@@ -396,7 +398,7 @@ def options_of(*words: str) -> set[str]:
 @pytest.mark.parametrize(("page", "line"), LINES, ids=lambda part: part[:60])
 def test_every_option_exists(page, line):
     command, *rest = words_of(line)
-    known = options_of(command, *rest[: command in ("train", "sweep")])
+    known = options_of(command, *rest[: command in ("train", "paper", "sweep")])
     if command == "sweep":  # it takes every setting of the recipe
         known = known | options_of("train", rest[0])
     assert known and {word.partition("=")[0] for word in rest if word.startswith("--")} <= known
