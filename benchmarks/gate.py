@@ -3,7 +3,7 @@
     python benchmarks/gate.py --work FOLDER --models FOLDER --data FOLDER [--settings minilm …] [--part 0/2]
 
 A cell is one training run: setting, recipe, learning rate, seed. It runs the cells that FOLDER does not hold yet:
-first the search of learning rates, then the seeds at the rates that it chose. Cells that reproduction/records/layers.json has
+first the search of learning rates, then the seeds at the rates that it chose. Cells of reproduction/records/layers.json
 are not run again. Each cell is one file with the losses and scores of every test sample at every exit. Models are those
 of Transformers in FOLDER/minilm, FOLDER/dinov2 and FOLDER/smollm2, in single precision; data are aclImdb, MNIST's IDX
 files, Alpaca's JSON and UCSD Ped1.

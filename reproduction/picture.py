@@ -7,6 +7,7 @@ the numbers that README tells.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from reproduction.table import Table, at_levels, gain, read
+from descend.results import put
+from reproduction.table import Gain, Table, at_levels, gain, read
 
 DATA = {"ped2": ("Ped2", "#1f5fa8"), "ped1": ("Ped1", "#c2752b"), "avenue": ("Avenue", "#2e8b57")}
 """Data set → its name and colour."""
@@ -31,6 +33,15 @@ STYLES: dict[str, dict[str, Any]] = {
 def rows(table: Table, data: str, arm: str) -> pd.DataFrame:
     """The runs of a method."""
     return table.where(model="UT", depth=5, gamma=0.8, form="untied", data=data, arm=arm)
+
+
+def _gain_at(level: float, ours: pd.DataFrame, plain: pd.DataFrame) -> Gain:
+    """The gain at one noise level."""
+
+    def alone(each: float, gamma: float) -> bool:
+        return each == level
+
+    return gain(at_levels(ours, alone), at_levels(plain, alone))
 
 
 def main(study: Path, out: Path) -> None:
@@ -60,10 +71,7 @@ def main(study: Path, out: Path) -> None:
     for data, (name, colour) in DATA.items():
         ours, plain = (rows(table, data, arm) for arm in ("algorithm-1", "erm"))
         levels = ours.noise.iloc[0]
-        gains = [
-            gain(*(at_levels(runs, lambda each, _, level=level: each == level) for runs in (ours, plain)))
-            for level in levels
-        ]
+        gains = [_gain_at(level, ours, plain) for level in levels]
         values, low, high = (np.array([getattr(each, end) for each in gains]) for end in ("value", "low", "high"))
         x = np.array(levels) / 0.8
         right.plot(x, values, ms=4, marker="o", color=colour, label=name)
@@ -71,7 +79,7 @@ def main(study: Path, out: Path) -> None:
         print(f"{data}: {gain(ours, plain)} over noise, {gains[0].groups} clips, {gains[0].seeds} seeds")
     right.set(xlabel="test noise / training noise", ylabel="gain in RMSE, %", title="Under noise: wins and losses")
     right.legend(fontsize=8)
-    figure.savefig(out, dpi=130)
+    put(out, partial(figure.savefig, format="png", dpi=130))
 
 
 if __name__ == "__main__":

@@ -51,17 +51,17 @@ def test_an_interrupted_command_says_how_to_go_on(capsys, monkeypatch, argv, aga
 
 
 def test_a_run_of_ones_own_is_no_demos(capsys, tmp_path):
-    (tmp_path / "erm").mkdir()
-    write_json(tmp_path / "erm" / "config.json", json.loads(RUN))
-    assert main(["demo", "--out", str(tmp_path)]) == 2 and (tmp_path / "erm" / "config.json").is_file()
-    assert "erm is no demo's. Choose another folder with --out." in capsys.readouterr().err
+    (tmp_path / "plain").mkdir()
+    write_json(tmp_path / "plain" / "config.json", json.loads(RUN))
+    assert main(["demo", "--out", str(tmp_path)]) == 2 and (tmp_path / "plain" / "config.json").is_file()
+    assert "plain is no demo's. Choose another folder with --out." in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_the_demo_shows_a_fair_pair_and_makes_way_for_the_next(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("descend.cli.digits.SETTINGS", {"max_steps": 4, "use_cpu": True})
-    folders = [tmp_path / "demo" / method for method in ("erm", "constrained")]
-    for folder in (tmp_path / "demo" / "digits-erm", folders[0]):  # an earlier demo's
+    folders = {tmp_path / "demo" / name: method for name, method in (("plain", "erm"), ("constrained", "constrained"))}
+    for folder in (tmp_path / "demo" / "digits-erm", *[*folders][:1]):  # an earlier demo's
         folder.mkdir(parents=True)
         write_json(folder / "config.json", json.loads(RUN))
     videos = clips(tmp_path / "videos", frames=12)
@@ -69,19 +69,28 @@ def test_the_demo_shows_a_fair_pair_and_makes_way_for_the_next(capsys, monkeypat
     out, _ = said(capsys, *demo)
     page = tmp_path / "demo" / "report.html"
     assert out.splitlines()[-1] == f"open {page}"
-    # The first page is there before the video is trained.
-    assert (
-        out.index("1 of 2") < out.index(f"first figures: {page}") < out.index("2 of 2") < out.index("What was learned")
-    )
+    # Losses by layer of the first run are there before the second, and a page before the digits.
+    places = [out.index(each) for each in ("1 of 2", "Loss by layer", "trained", f"the picture: {page}", "2 of 2")]
+    assert places[0] < places[2] < places[1] < places[3] < places[4] < out.index("What was learned")
     assert "a digit, and what layers 0 to 8 take it for\n   erm" in out and "data:image/png" in page.read_text()
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
-    for config, folder in zip(configs, folders, strict=True):
-        assert [each.pop("method") for each in (config, config["training"], config["given"])] == [folder.name] * 3
-        config.pop("seconds")
-    assert configs[0] == configs[1] and configs[0]["seed"] == configs[0]["training"]["seed"] == 5
+    ours_alone = {
+        "method",
+        "dual_optimizer",
+        "dual_lr",
+        "dual_warmup_steps",
+        "dual_warmup_epochs",
+        "cap",
+        "stop_gradient",
+    }
+    for config, method in zip(configs, folders.values(), strict=True):
+        assert (config.pop("method"), config["training"]["method"]) == (method, method)
+    apart = {name for name, value in configs[0]["training"].items() if configs[1]["training"][name] != value}
+    assert apart <= ours_alone and configs[0]["settings"] == configs[1]["settings"]
+    assert configs[0]["seed"] == configs[1]["seed"] == configs[0]["training"]["seed"] == 5
     runs = json.loads((tmp_path / "demo" / "summary.json").read_text())["runs"]
-    expected = [("Network-8", "erm"), ("Network-8", "linear"), ("UT-5", "erm"), ("UT-5", "constrained")]
-    assert [(run["model"], run["method"]) for run in runs] == expected and runs[2]["noise"] == runs[3]["noise"]
+    expected = [("UT-3", "constrained"), ("UT-3", "erm"), ("Network-8", "erm"), ("Network-8", "linear")]
+    assert [(run["model"], run["method"]) for run in runs] == expected and runs[0]["noise"] == runs[1]["noise"]
     # The same noisy test frames, and a first step on the same noisy training batch.
     assert np.array_equal(*(np.load(folder / "frames.npz")["noisy"] for folder in folders))
     first, second = (json.loads((folder / "records.jsonl").read_text().splitlines()[0]) for folder in folders)

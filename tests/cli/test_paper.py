@@ -52,8 +52,9 @@ def test_its_lines_are_those_of_the_runs(compared):
     out, told = compared
     assert told.startswith("UT-2: trained under noise γ = 0.8, tested at 0, 0.8, 1.6, in units of the clean data’s ")
     losses = [read_summary(out / f"constrained-{seed}").layer_losses[0.8] for seed in (0, 1)]
-    (line,) = (line for line in told.splitlines() if line.startswith("  constrained"))
-    assert line.split()[1:] == [f"{sum(each) / 2:.2f}" for each in zip(*losses, strict=True)]
+    metrics = [read_summary(out / f"constrained-{seed}").values for seed in (0, 1)]
+    lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  constrained")]
+    assert lines == [[f"{sum(each) / 2:.2f}" for each in zip(*rows, strict=True)] for rows in (losses, metrics)]
     assert "constraints missed" in told and "over 2 seeds and 16 groups of test samples: " in told
     values = {name: [read_summary(out / f"{name}-{seed}").mean for seed in (0, 1)] for name in ("plain", "constrained")}
     gain = 100 * (1 - sum(values["constrained"]) / sum(values["plain"]))

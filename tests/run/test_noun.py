@@ -33,7 +33,7 @@ def test_a_folder_holds_all_that_belongs_to_a_run(finished, tmp_path):
     run = Run.read(finished)
     assert (run.model.depth, run.problem.depth, run.task.metric) == (2, 2, "rmse")
     assert run.noise.level == 0.8 and run.noise.sigma == run.results.summary.sigma
-    assert (len(run.samples), len(run.data.train), run.name) == (45, 18, "scenes")
+    assert (len(run.samples), len(run.data.train), run.name) == (80, 18, "scenes")
     assert run.provenance.method == "constrained"
     measured = subjects.measured(
         run.model, run.task, run.samples, run.noise.at(0.8, seed=0), run.batches.size, run.batches.collate

@@ -81,8 +81,8 @@ def test_the_summary_has_what_the_plan_says(finished):
         "split": "test",
         "checkpoint": "model",
         "limits": [None, 0.4, 0.4],
-        "samples": 45,
-        "groups": 3,
+        "samples": 80,
+        "groups": 16,
     }
     assert {name: summary[name] for name in expected} == expected
     assert {level: len(found) for level, found in summary["layer_losses"].items()} == {"0.0": 3, "0.8": 3, "1.6": 3}
@@ -332,7 +332,7 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
         Run.read(out, model="best_feasible").evaluate(noise=[0.8])
 
 
-@pytest.mark.parametrize(("split", "samples"), [("train", 18), ("validation", 30), ("test", 45)])
+@pytest.mark.parametrize(("split", "samples"), [("train", 18), ("validation", 30), ("test", 80)])
 def test_every_split_can_be_judged(out, split, samples):
     summary = Run.read(out).evaluate(noise=[0.8], split=split)
     assert (summary.split, summary.samples) == (split, samples)

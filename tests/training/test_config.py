@@ -25,7 +25,6 @@ from transformers import (
 
 from descend import UT, DescentConfig, DescentTrainer, InputError, Objective, UTConfig
 from descend.models import MARK, LayeredClassifier
-from descend.recipes import configure
 from descend.settings import METHODS, settings_of_others
 from descend.tasks.text import learn_tokenizer
 from descend.training.config import REFUSED as NEVER
@@ -435,7 +434,6 @@ REFUSED = [
         )
         for place in (__file__, f"{__file__}/run")
     ),
-    (lambda f: configure("text", data="d", model="m", preset="paper"), r"dataset.*imdb.*mnli.*None"),
     (lambda f: DescentConfig.paper("video-vae"), "video-ut, video-dust"),
     (lambda f: DescentConfig.paper("text-ut", dataset="sst2"), r"dataset.*imdb.*mnli.*'sst2'"),
     (lambda f: texts(f, compute_loss_func=lambda *_: 0), "compute_loss_func"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from descend.declared import TEXTS
 from descend.errors import InputError
 
 PAPER = "paper"
@@ -201,10 +202,12 @@ def paper(
             replaces the preset's warm-up in epochs.
 
     Raises:
-        InputError: If the paper's method has no form for the recipe.
+        InputError: If the paper's method has no form for the recipe, or there is no such kind of texts.
     """
     if recipe not in _OF_MODEL:
         raise InputError(f"preset paper is for the recipes {', '.join(_OF_MODEL)}; got {recipe!r}.")
+    if dataset not in (None, *TEXTS):
+        raise InputError(f"dataset must be one of {', '.join(TEXTS)}, the kind of the texts; got {dataset!r}.")
     given = given or {}
     preset = _METHOD | _OF_MODEL[recipe]
     rate = DUAL_RATES.get(given.get("dual_optimizer") or preset.training["dual_optimizer"])
