@@ -1,11 +1,15 @@
 """`descend paper`: plain training beside the paper's constraints, on one page."""
 
 import json
+import re
 
 import pytest
 
+from descend.recipes import configure
 from descend.results import read_config, read_summary
 from descend.training.preset import HELD, paper
+from reproduction.table import read
+from tests.support.documented import ROOT
 from tests.support.runs import refused, said
 
 SHORT = (
@@ -43,7 +47,9 @@ def test_both_have_the_same_settings_but_for_the_method(compared):
     assert apart <= ours_alone and {"dual_optimizer"} < apart | {"dual_lr"}
     assert ours.training["dual_optimizer"] == HELD["video-ut"].constrained["dual_optimizer"] == "sgd"
     assert ours.training["alpha"] == paper("video-ut").training["alpha"] and ours.preset == "paper"
-    assert "tied False (True)" in told and "dual_optimizer sgd (adam)" in told and "--printed gives those" in told
+    (yours,) = re.findall(r"held in 10 of 13 runs of our study, but for your ([^.]*)\.", told)
+    assert {"--depth", "--max-steps"} < {*yours.split(", ")} and "eval_steps" not in told
+    assert "tied False (True)" in told and "dual_optimizer sgd (adam)" in told and "--printed takes that." in told
     # What the person gave is no departure of ours, and stands in the runs.
     assert ours.settings["depth"] == 2 and ours.training["max_steps"] == 4
 
@@ -55,10 +61,10 @@ def test_its_lines_are_those_of_the_runs(compared):
     metrics = [read_summary(out / f"constrained-{seed}").values for seed in (0, 1)]
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  constrained")]
     assert lines == [[f"{sum(each) / 2:.2f}" for each in zip(*rows, strict=True)] for rows in (losses, metrics)]
-    assert "constraints missed" in told and "over 2 seeds and 16 groups of test samples: " in told
+    assert "constraints missed" in told and "; 16 groups of test samples, 2 seeds." in told
     values = {name: [read_summary(out / f"{name}-{seed}").mean for seed in (0, 1)] for name in ("plain", "constrained")}
     gain = 100 * (1 - sum(values["constrained"]) / sum(values["plain"]))
-    assert f"mean RMSE is {abs(gain):.1f} % {'better' if gain >= 0 else 'worse'} than plain" in told
+    assert f"mean RMSE is {abs(gain):.1f} % {'better' if gain >= 0 else 'worse'} than plain training’s (95 %: " in told
     page = (out / "report.html").read_text()
     assert told.splitlines()[-1] == str(out / "report.html")
     heads = [
@@ -100,3 +106,28 @@ def test_what_it_decides_itself_is_refused(capsys, tmp_path, words, line):
 def test_a_recipe_without_the_papers_form_is_refused(capsys, tmp_path):
     line = refused(capsys, "paper", "pgd", "--data", "generated", "--out", tmp_path / "out")
     assert "preset paper is for the recipes" in line and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("recipe", "model", "depth"), [("video-ut", "UT", 5), ("video-dust", "DUST", 3)])
+def test_the_form_that_held_is_that_of_the_study(recipe, model, depth, tmp_path):
+    """Every setting of both methods, but for those that say how often it was logged."""
+    study = read(ROOT / "reproduction" / "records" / "study.jsonl")
+    for arm, method, form in (("algorithm-1", "constrained", "untied"), ("erm", "erm", "tied")):
+        form = "untied" if recipe == "video-ut" else form
+        rows = study.where(model=model, depth=depth, gamma=0.8, arm=arm, form=form, data="ped2")
+        held = HELD[recipe]
+        own = {**held.shared, **(held.constrained if method == "constrained" else held.plain)}
+        place = {"data": "generated", "method": method, "output_dir": str(tmp_path)}
+        run = configure(recipe, preset="paper", **own | place)
+        for settings in rows.settings:
+            found = {name: getattr(run.recipe, name, getattr(run.arguments, name, None)) for name in settings}
+            apart = {name for name, value in settings.items() if found[name] != value}
+            assert apart <= {"data", "seed", "preset", "logging_steps", "calibrate"}, (arm, apart)
+    hold = study.where(model=model, depth=depth, gamma=0.8, arm="algorithm-1", form="untied")
+    hold = hold[hold.data != "shanghaitech"].holds
+    assert held.runs == f"{hold.sum()} of {len(hold)} runs"
+
+
+def test_given_settings_replace_those_of_the_form_under_any_name():
+    form = HELD["video-ut"].beside({"num_train_epochs": 3, "dual_optimizer": "adam"})
+    assert not {"max_steps", "dual_lr"} & {*form.shared, *form.constrained} and form.runs == HELD["video-ut"].runs

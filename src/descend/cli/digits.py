@@ -1,4 +1,4 @@
-"""The first half of ``descend demo``: a residual network that reads scikit-learn's digits."""
+"""The second half of ``descend demo``: a residual network that reads scikit-learn's digits."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import levels, talk
 from descend.cli.runs import check_free_for_page, compare_runs, finish
 from descend.cli.settings import given_settings, known_settings
-from descend.declared import GENERATED
+from descend.declared import GENERATED, flag_of
 from descend.errors import refuse
 from descend.settings import settings_of_others
 
+if TYPE_CHECKING:
+    from descend.training.preset import Form
+
 METHODS = {"constrained": "constrained", "plain": "erm"}
-"""Folder → the method of its run: first the one whose settings may be refused."""
+"""Folder → the method of its run. The constrained one is first: it may be refused, and then nothing is lost."""
 
 FOR_GENERATED = {"max_steps": 1200}
 """Generated clips need fewer steps than the study's videos."""
@@ -27,61 +30,74 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def paper(words: Sequence[str]) -> None:
     """Train, evaluate and compare."""
-    given = given_settings(words, command="paper", options=OPTIONS, without=("method", "preset"))
-    name, out = given.pop("recipe"), Path(given.pop("output_dir"))
+    about = (
+        "Plain training beside the paper's constraints. Defaults in brackets are those of descend train; a line says "
+        "which the form of the paper's constraints replaces"
+    )
+    left_out = ("method", "preset", "strength", "after", "within", *settings_of_others(*METHODS.values()))
+    given = given_settings(words, command="paper", about=about, options=OPTIONS, without=left_out)
+    recipe, out = given.pop("recipe"), Path(given.pop("output_dir"))
     printed, seeds, noise = (given.pop(option) for option in ("printed", "seeds", "test_noise"))
     talk(given)
     refuse((seeds < 1, f"--seeds must be at least 1; got {seeds}."))
     check_free_for_page(out)
     from descend.recipes import configure
     from descend.report import write_page  # noqa: F401  # a missing package shows before the training
+    from descend.report.terminal import comparison_lines
     from descend.run import Run
     from descend.run.evaluating import usual_levels
-    from descend.training.preset import HELD, Form
-    from descend.training.preset import paper as preset
+    from descend.training import preset
     from descend.writing import locked
 
-    form = Form({}, {}) if printed else HELD.get(name, Form({}, {}))
+    form = preset.Form({}, {}) if printed else preset.HELD.get(recipe, preset.Form({}, {}))
     if "max_steps" in form.shared and given["data"] == GENERATED:
         form = replace(form, shared={**form.shared, **FOR_GENERATED})
+    form = form.beside(given)
     first = given.pop("seed", 0)
-    configured = {}
+    runs = {}
     for seed in range(first, first + seeds):
-        for folder, method in METHODS.items():
-            own = form.constrained if method == "constrained" else form.plain
-            settings = {**form.shared, **own, **given}
-            settings = {key: each for key, each in settings.items() if key not in settings_of_others(method)}
-            place = out / (folder if seeds == 1 else f"{folder}-{seed}")
-            more = {"method": method, "seed": seed, "output_dir": str(place)}
-            configured[place] = configure(name, preset="paper", **settings | more)
-    recipe = next(iter(configured.values())).recipe
-    assert recipe is not None
-    tested = usual_levels(recipe) if noise is None else noise
+        for name, method in METHODS.items():
+            settings = {**form.shared, **(form.constrained if method == "constrained" else form.plain), **given}
+            folder = out / (name if seeds == 1 else f"{name}-{seed}")
+            place = {"method": method, "seed": seed, "output_dir": str(folder)}
+            runs[folder] = configure(recipe, preset="paper", **settings | place)
+    trained = next(iter(runs.values())).recipe
+    assert trained is not None  # of a run that was configured
+    tested = usual_levels(trained) if noise is None else noise
+    print("\n".join(_announced(recipe, trained, form, given, tested, printed)), flush=True)
+    for number, (folder, run) in enumerate(runs.items(), 1):
+        method = "plain training" if run.arguments.method == "erm" else "under the paper's constraints"
+        print(f"\n{number} of {len(runs)}: {method}, seed {run.arguments.seed}", flush=True)
+        finish(run.train(resume=folder.exists()), evaluated_next=True)
+        with locked(folder):
+            Run.read(folder).evaluate(noise=tested)
+    page, compared = compare_runs(list(runs), out)
+    print("\n".join(["", *comparison_lines(compared), str(page)]))
+
+
+def _announced(
+    name: str, recipe: Any, form: "Form", given: dict[str, Any], tested: Sequence[float], printed: bool | None
+) -> list[str]:
+    """What is about to be done: the noise with its unit, and where the settings come from."""
+    from descend.training import preset
+
     unit = "of the clean data’s standard deviation σ_x" if recipe.noise_is == "std" else "with γσ_x as the variance"
-    print(
-        f"{recipe.label if recipe.needs_model is False else name}: trained under noise γ = {recipe.noise:g}, tested at "
-        f"{', '.join(f'{each:g}' for each in tested)}, in units {unit}.",
-        flush=True,
-    )
+    levels = ", ".join(f"{each:g}" for each in tested)
+    label = name if recipe.needs_model else recipe.label
+    lines = [f"{label}: trained under noise γ = {recipe.noise:g}, tested at {levels}, in units {unit}."]
     usual = {key: each.default for key, each in known_settings(name).items()}
-    known = preset(name, dataset=given.get("dataset", usual.get("dataset")))
-    changed = form.departures({**usual, **known.settings, **known.training})
+    read = preset.paper(name, dataset=given.get("dataset", usual.get("dataset")))
+    chosen = {**read.settings, **read.training, **form.shared, **form.constrained}
+    yours = ", ".join(flag_of(key) for key in sorted(given) if key in chosen)
+    but = f", but for your {yours}" if yours else ""
     if printed:
-        print("The paper's constraints with its settings as printed, by our reading.")
-    elif changed:
-        print(
-            f"The paper's constraints in the form that held in {form.runs} of our study. It departs from the printed "
-            f"settings (in brackets) in: {', '.join(changed)}. --printed gives those."
+        lines.append(f"The paper's constraints as printed, by our reading{but}.")
+    elif form.runs:
+        changed = ", ".join(form.departures({**usual, **read.settings, **read.training}))
+        lines.append(
+            f"The form of the paper's constraints that held in {form.runs} of our study{but}. It departs from our "
+            f"reading of the paper, in brackets, in: {changed}. --printed takes that."
         )
     else:
-        print(f"No form of the paper's constraints held for {name} in our study: these are the printed settings.")
-    for number, (place, run) in enumerate(configured.items(), 1):
-        method = "plain training" if run.arguments.method == "erm" else "under the paper's constraints"
-        print(f"\n{number} of {len(configured)}: {method}, seed {run.arguments.seed}", flush=True)
-        finish(run.train(resume=place.exists()), evaluated_next=True)
-        with locked(place):
-            Run.read(place).evaluate(noise=tested)
-    page, compared = compare_runs(list(configured), out)
-    from descend.report.terminal import comparison_lines
-
-    print("\n".join(["", *comparison_lines(compared), str(page)]))
+        lines.append(f"No form of the paper's constraints is known to hold for {name}: these are ours as read{but}.")
+    return lines

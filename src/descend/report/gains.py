@@ -1,6 +1,7 @@
 """What a training gives under noise, compared with the plain training beside it."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +20,14 @@ class Gains(NamedTuple):
         levels: γ → the gain there.
         over: The gain over all levels: of the mean error, or of the area under an accuracy.
         seeds: Seeds that both have.
+        lost: Seeds of the arm that diverged.
     """
 
     arm: Arm
     levels: dict[float, Advantage]
     over: Advantage
     seeds: int
+    lost: int
 
 
 def gains(group: Group) -> list[Gains]:
@@ -39,23 +42,21 @@ def gains(group: Group) -> list[Gains]:
 
 
 def gain_lines(group: Group) -> list[str]:
-    """A sentence for each arm: the gain over all levels, its interval, and what that says."""
-    what = "area under the " if group.summary.higher_is_better else "mean "
+    """A sentence for each arm: the change of the number over all levels, its interval, and what that rests on."""
+    summary = group.summary
+    name = f"the area under the {group.metric.lower()}" if summary.higher_is_better else f"mean {group.metric}"
     lines = []
     for each in gains(group):
         value, low, high, _, groups, _ = each.over
-        word = "better" if value >= 0 else "worse"
         levels = sorted(each.levels)
-        over = f"from γ = {levels[0]:g} to {levels[-1]:g} its {what}" if levels[1:] else f"at γ = {levels[0]:g} its "
-        ends = "" if np.isnan(low) else f" ({CONFIDENCE:.0%}: {low:+.1f} to {high:+.1f})".replace("-", "−")
-        counts = f"{each.seeds} seed{'s' * (each.seeds > 1)} and {groups} groups of test samples"
-        sure = "certain" if min(abs(low), abs(high)) > 0 and low * high > 0 else "open"
-        if each.arm.summary.few_groups:
-            sure = f"open, {groups_words(each.arm.summary.groups)}"
-        lines.append(
-            f"{each.arm.label}: {over}{group.metric} is {abs(value):.1f} % {word} than plain training’s{ends}, over "
-            f"{counts}: {sure}."
-        )
+        over = f"from γ = {levels[0]:g} to {levels[-1]:g}, {name}" if levels[1:] else f"at γ = {levels[0]:g}, {name}"
+        ends = "" if np.isnan(low) else f" ({CONFIDENCE:.0%}: {low:.1f} to {high:.1f})".replace("%:", " %:")
+        word = "better" if value >= 0 else "worse"
+        change = f"{abs(value):.1f} % {word} than plain training’s{ends.replace('-', '−')}"
+        seeds = "1 seed, so other seeds are not tested" if each.seeds == 1 else f"{each.seeds} seeds"
+        lost = f" {each.lost} more seed{'s' * (each.lost > 1)} diverged: no claim." if each.lost else ""
+        few = f" Open: {groups_words(summary.groups)}." if summary.few_groups else ""
+        lines.append(f"{each.arm.label}: {over} is {change}; {groups} groups of test samples, {seeds}.{few}{lost}")
     return lines
 
 
@@ -64,6 +65,7 @@ def _beside(arm: Arm, plain: Arm) -> Gains | None:
     theirs = {run.summary.seed: run.groups for run in plain.runs}
     pairs = [(run.groups, theirs.get(run.summary.seed)) for run in arm.runs]
     both = [(own, other) for own, other in pairs if own and other and _alike(own, other)]
+    both = [pair for pair in both if _alike(pair[0], both[0][0])]
     if not both:
         return None
     higher, noise = arm.summary.higher_is_better, both[0][0].noise
@@ -73,7 +75,8 @@ def _beside(arm: Arm, plain: Arm) -> Gains | None:
         return advantage(ours, others, higher, CONFIDENCE)
 
     by_level = {level: gain([place]) for place, level in enumerate(noise)}
-    return Gains(arm, by_level, gain([*range(len(noise))]), len(both))
+    lost = sum(not isfinite(run.summary.mean) for run in arm.runs if run.summary.seed in theirs)
+    return Gains(arm, by_level, gain([*range(len(noise))]), len(both), lost)
 
 
 def _alike(ours: Groups, theirs: Groups) -> bool:

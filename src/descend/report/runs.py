@@ -259,9 +259,12 @@ def _arms(runs: Sequence[Results]) -> list[Arm]:
 
 
 def _stem(names: Sequence[str]) -> str:
-    """What names have in common at their beginning, without the sign before a seed."""
-    shared = zip(*names, strict=False)
-    return "".join(letters[0] for letters in takewhile(lambda letters: len({*letters}) == 1, shared)).rstrip("-_. ")
+    """What names have in common at their beginning, without a seed's first digits and the sign before them."""
+    if len(names) == 1:
+        return names[0]
+    letters = zip(*names, strict=False)
+    shared = "".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, letters))
+    return shared.rstrip("0123456789").rstrip("-_. ")
 
 
 _SIZES = ("model", "max_length", "image_size", "window", "hidden_size", "tied", "exits", "pooling", "readout")

@@ -114,6 +114,9 @@ _LANGUAGE = Preset(
     },
 )
 
+# Without a printed cap the trainer takes it from the first losses, and then passes the gradient through both sides.
+_CAP_OF_FIRST_LOSSES = {"cap": None, "stop_gradient": None}
+
 # Printed: the readout of the last layer reads them all, and nothing has a rate of its own.
 _SHARED = {"exits": "shared", "head_lr_ratio": 1.0}
 
@@ -135,7 +138,7 @@ _OF_MODEL = {
     # Any encoder in place of DistilBERT, with a new head as like the paper's as there is: it reads [CLS].
     "text": _ENCODER | Preset({"pooling": "cls"}, _SHARED),
     # Not in the paper, which denoises with its ViT: as an encoder of texts, but for α, which no printed number is near.
-    "image": _ENCODER | Preset(training=_SHARED | {"alpha": 0.05}),
+    "image": _ENCODER | Preset(training=_SHARED | {"alpha": 0.05, **_CAP_OF_FIRST_LOSSES}),
     "llm-sft": _LANGUAGE | Preset({"dropout": 0.05}),
     # Any language model in place of Llama; its dropout is its own.
     "lm": _LANGUAGE | Preset(training=_SHARED | {"exit_share": 1.0}),
@@ -163,27 +166,35 @@ class Form:
     plain: Mapping[str, Any] = field(default_factory=dict)
     runs: str = ""
 
-    def departures(self, printed: Mapping[str, Any]) -> list[str]:
-        """Each setting of the constrained training that differs from the printed one, which stands in brackets."""
-        own = {**self.shared, **self.constrained}
-        return [f"{name} {own[name]} ({printed[name]})" for name in own if own[name] != printed.get(name)]
+    def beside(self, given: Mapping[str, Any]) -> "Form":
+        """The form without what given settings replace under another name: steps by epochs, and a rate by its rule."""
+        gone = {"max_steps"} if "num_train_epochs" in given else set()
+        gone |= {"dual_lr"} if "dual_optimizer" in given else set()
+        sides = (self.shared, self.constrained, self.plain)
+        shared, constrained, plain = ({key: each for key, each in side.items() if key not in gone} for side in sides)
+        return Form(shared, constrained, plain, self.runs)
+
+    def departures(self, read: Mapping[str, Any]) -> list[str]:
+        """Each setting of the constrained training that differs from our reading of the paper, which is in brackets."""
+        chosen = {key: each for key, each in {**self.shared, **self.constrained}.items() if key not in _SCHEDULE}
+        return [f"{name} {value} ({read.get(name)})" for name, value in chosen.items() if value != read.get(name)]
 
 
-_STRONG = {"noise": 0.8, "noise_is": "std"}
+_SCHEDULE = {"eval_strategy": "steps", "eval_steps": 250, "save_strategy": "steps", "save_steps": 250}
+_STUDY = {"noise": 0.8, "noise_is": "std", "per_device_train_batch_size": 1, **_SCHEDULE}
 
 HELD = {
     "video-ut": Form(
-        {"depth": 5, "tied": False, "learning_rate": 1e-3, "max_steps": 2500, **_STRONG},
+        {**_STUDY, "depth": 5, "tied": False, "learning_rate": 1e-3, "max_steps": 2500},
         {"dual_optimizer": "sgd", "dual_lr": 0.03},
         runs="10 of 13 runs",
     ),
     "video-dust": Form(
-        {"depth": 3, "max_steps": 1500, **_STRONG},
+        {**_STUDY, "depth": 3, "atoms": 400, "max_steps": 1500},
         {"tied": False, "learning_rate": 1e-3, "dual_optimizer": "sgd", "dual_lr": 0.003},
         {"tied": True, "learning_rate": 2e-3},
         runs="4 of 4 runs",
     ),
-    "video-vit": Form({}, {"alpha": 0.05, "dual_optimizer": "sgd", "dual_lr": 0.03}, runs="its only run"),
 }
 """Recipe → the form that held; recipes that are not here have none. Learning rates are those that a search chose."""
 
@@ -216,8 +227,8 @@ def paper(
         preset |= Preset({"tied": method == "erm"})  # printed, Appendix C.4: a dictionary for each constrained layer
     if recipe == "text-ut":
         noise, cap = _OF_UT.get(dataset or "", (_OF_UT["imdb"][0], None))
-        preset |= Preset({"noise": noise}, {} if cap is None else {"cap": cap})
-    elif recipe.startswith("text") and dataset in _CAPS:
-        preset |= Preset(training={"cap": _CAPS[dataset]})
+        preset |= Preset({"noise": noise}, _CAP_OF_FIRST_LOSSES if cap is None else {"cap": cap})
+    elif recipe.startswith("text"):
+        preset |= Preset(training={"cap": _CAPS[dataset]} if dataset in _CAPS else _CAP_OF_FIRST_LOSSES)
     left_out = {"dual_warmup_epochs"} if "dual_warmup_steps" in given else set()
     return Preset(preset.settings, {name: each for name, each in preset.training.items() if name not in left_out})
