@@ -1,5 +1,6 @@
 """What README, guides, tutorials and the page of families tell people to type does what it says."""
 
+import ast
 import inspect
 import json
 import re
@@ -87,7 +88,7 @@ def run(data, working_directory, monkeypatch, capsys):
             texts = {"imdb", "classification"} & set(words)
             of_line = {"PATH": "reviews" if texts else "videos", "PRETRAINED": "causal" if "lm" in words else "encoder"}
             given = {word: str(data / place) for word, place in (places | of_line).items()}
-            given |= {"NAME_OR_FOLDER": "small", "MODEL_FOLDER": "runs/imdb/model"}
+            given |= {"MODEL_FOLDER": "runs/imdb/model"} | ({"PRETRAINED": "small"} if "llm-sft" in words else {})
             words = [given.get(word, word) for word in words] + fewer.get(words[0], [])
             words += ["--depth", "2", "--hidden-size", "16"] if "llm-sft" in words else []
             words += ["--max-new-tokens", "4"] if "--prompts" in words else []
@@ -108,7 +109,7 @@ LEFT = {
     GUIDES / "privacy.md": (),
     GUIDES / "several_gpus.md": ("runs/constrained/model/model.safetensors",),
     GUIDES / "sweep.md": ("sweep/report.html",),
-    GUIDES / "unrolled.md": ("runs/pgd/report.html", "runs/lista/report.html"),
+    GUIDES / "unrolled.md": ("runs/pgd/report.html", "runs/pgd-erm/report.html", "runs/lista/report.html"),
 }
 QUICK = (README, *(GUIDES / name for name in ("denoise.md", "privacy.md", "several_gpus.md")))
 
@@ -157,7 +158,7 @@ def test_language_in_a_script(capsys):
     trains, leaves = python_blocks(GUIDES / "language.md")
     rows = Dataset.from_list([{"prompt": "the plot was ", "completion": "good"}] * 4)
     scope = {"train": rows, "validation": rows, "test": rows}
-    trains = trains.replace("NAME_OR_FOLDER", "llm")
+    trains = trains.replace("PRETRAINED", "llm")
     exec(trains.replace("exit_share=", "use_cpu=True, bf16=False, max_steps=1, exit_share="), scope)
     assert "certify anything: 4 groups, at least" in capsys.readouterr().out.splitlines()[-1]
     inputs = tokenizer("the plot was", return_tensors="pt", return_token_type_ids=False)
@@ -172,7 +173,9 @@ def test_the_guide_to_embedding_models(data, capsys):
     Path("pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in generate_triplets(200, 0)))
     page = GUIDES / "embeddings.md"
     for line in commands(page, run=True):
-        words = [{"MODEL": str(data / "encoder"), "PAIRS": "pairs.jsonl"}.get(word, word) for word in words_of(line)]
+        words = [
+            {"PRETRAINED": str(data / "encoder"), "PAIRS": "pairs.jsonl"}.get(word, word) for word in words_of(line)
+        ]
         words += ["--max-steps", "2"] if words[0] == "train" else []
         words += ["--tolerance", "5"] if words[0] == "export" else []
         assert main(words) == 0, f"{line}: {capsys.readouterr().err}"
@@ -186,31 +189,38 @@ def test_the_guide_to_embedding_models(data, capsys):
     assert scope["loss"].losses.isfinite().all()
 
 
+def classes_of_the_tutorial() -> dict:
+    """The model and task that the guide names, without the tutorial's training."""
+    script = ast.parse(TUTORIAL.read_text("utf-8"))
+    script.body = [each for each in script.body if isinstance(each, ast.Import | ast.ImportFrom | ast.ClassDef)]
+    scope: dict = {}
+    exec(compile(script, str(TUTORIAL), "exec"), scope)
+    return {name: scope[name] for name in ("ResidualMLP", "Digits")}
+
+
 @pytest.mark.usefixtures("working_directory")
-def test_the_guide_to_your_own_model(monkeypatch):
-    monkeypatch.setattr(torch, "rand", lambda *shape: torch.ones(5, 4))
+def test_the_guide_to_your_own_model():
     trains, reads, answers, cuts, loads = python_blocks(GUIDES / "own_model.md")
-    scope = {"module": own.mlp(), "ResidualMLP": own.ResidualMLP}
+    scope = classes_of_the_tutorial()
+    torch.manual_seed(0)
+    scope["module"] = scope["ResidualMLP"]()
+    scope["module"].norm = nn.Identity()  # the block is about a module with a norm before its head
     whole = deepcopy(scope["module"])
     (function,) = re.findall(r"``(lambda .*?)``", inspect.getdoc(descend.layered))
     assert function in reads
     exec(reads, scope)
-    assert scope["model"].depth == 3
+    assert scope["model"].depth == 6
+    torch.manual_seed(1)
+    pixels = torch.rand(5, 64)
     for block in (answers, cuts):
+        torch.manual_seed(1)
         exec(block, scope)
-    assert torch.equal(scope["answers"][-1], whole(torch.ones(5, 4))) and len(scope["answers"]) == 4
+    assert torch.equal(scope["answers"][-1], whole(pixels)) and len(scope["answers"]) == 7
     assert torch.equal(scope["answer"], scope["answers"][2])
-    assert torch.equal(scope["shallow"](torch.ones(5, 4)), scope["answers"][2])
+    assert torch.equal(scope["shallow"](pixels), scope["answers"][2])
 
-    def bare() -> nn.Module:
-        module = own.mlp()
-        module.norm = nn.Identity()
-        return module
-
-    given = {
-        **{"ResidualMLP": bare, "Digits": own.Classes, "train": own.samples(8)},
-        **{"validation": own.samples(8, 1), "test": own.samples(8, 2)},
-    }
+    digits = [{"pixels": torch.rand(64), "labels": number % 10} for number in range(24)]
+    given = classes_of_the_tutorial() | {"train": digits[:8], "validation": digits[8:16], "test": digits[16:]}
     exec(trains.replace("num_train_epochs=20", "max_steps=1, use_cpu=True"), given)
     assert "held to the full depth of erm" in given["answers"]["linear"]
     Path("FOLDER").mkdir()
@@ -317,7 +327,7 @@ def test_a_model_of_ones_own(tmp_path, capsys):
 # --- the page of families
 
 
-HEADS = ("Classes of texts", "classes of tokens", "answers to questions", "language models")
+HEADS = ("Text classification", "token classification", "question answering", "language modelling")
 
 
 def test_its_lists_are_the_codes():

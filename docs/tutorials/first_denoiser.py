@@ -101,4 +101,5 @@ plt.show()
 # ---------
 # ``runs/first_denoiser/constrained`` holds ``summary.json``, ``report.html``, a page with all figures, and the last
 # checkpoint. ``trainer.save_model(FOLDER)`` writes a model that ``DescentDenoiser.from_pretrained`` reads.
-# ``make demo`` trains a larger pair. :doc:`/guides/own_data` does the same with your own videos.
+# ``make demo`` trains a pair under the paper's constraints and plainly, and :doc:`/guides/paper` does so on your clips.
+# :doc:`/guides/own_data` says how they are read.

@@ -32,8 +32,8 @@ descend(f"layers {model} --data {data} --limit 300 --max-length 64 --out runs/la
 # %%
 # Fine-tuned, plainly and so that fewer suffice
 # ---------------------------------------------
-# ``--method erm`` is plain training, which asks the last layer alone. Without it ``train text`` trains all layers, each
-# with a readout of its own. The runs are short so that this page is built in minutes.
+# ``--method erm`` is plain training: only the last layer's loss counts. Without it ``train text`` trains all layers,
+# each with a readout of its own. The runs are short so that this page is built in minutes.
 
 words = f"--model {model} --data {data} --pooling mean --max-length 64 --noise 0 --quiet"
 words += " --max-steps 100 --per-device-train-batch-size 16 --learning-rate 1e-4"
@@ -45,9 +45,9 @@ descend("evaluate runs/layers/fewer --noise 0 --limit 300 --baseline runs/layers
 # %%
 # Compare, and keep the layers that suffice
 # -----------------------------------------
-# All are held to the full depth of plain training, the untrained model with its fitted readouts too. ``export --layers
-# auto`` writes the first K layers as a model that Transformers loads; its head reads the mean of the tokens, so
-# Transformers needs ``trust_remote_code=True``. It warns where test texts do not certify that K.
+# All are compared with the last layer of plain training, the untrained model with its fitted readouts too.
+# ``export --layers auto`` writes the first K layers as a model that Transformers loads; its head reads the mean of the
+# tokens, so Transformers needs ``trust_remote_code=True``. It warns where test texts do not certify that K.
 
 descend("compare runs/layers/as_it_is runs/layers/plain runs/layers/fewer --out runs/layers/page")
 descend("export runs/layers/fewer --layers auto --baseline runs/layers/plain --out runs/layers/first")

@@ -84,7 +84,7 @@ def test_a_head_with_the_datas_classes_is_trained_further_in_its_own_numbers(mod
 
 @pytest.mark.slow
 def test_the_guides_commands_and_python_run(models, working_directory):
-    shutil.copytree(models / "named", "MODEL")
+    shutil.copytree(models / "named", "PRETRAINED")
     guide = (ROOT / "docs" / "guides" / "own_data.md").read_text("utf-8")
     page = working_directory / "images.md"
     page.write_text(re.search(r"^## Images\n.*?(?=^## )", guide, re.MULTILINE | re.DOTALL)[0])
