@@ -134,18 +134,26 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch)
 
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     runpy.run_path(str(ROOT / "benchmarks" / "layers_picture.py"))["main"](tmp_path / "layers.png")
-    change = re.findall(r"descent-.8 .*\n.*\n  last layer -(\S+) points", capsys.readouterr().out)
-    lower = "{:.2f} to {:.1f} points lower".format(*sorted(map(float, change)))
-    assert lower.replace("0.", ".") in readme
+    told = capsys.readouterr().out.split("minilm descent-.8")[1]
+    change = [float(each) for each in re.search(r"last layer (\S+) points \((\S+) to (\S+) over", told).groups()]
+    lower = "{:.1f} points lower with the bounds ({:.1f} lower to {:.1f} higher)".format(
+        *(abs(each) for each in change)
+    )
+    assert change[0] < 0 < change[2] and lower.replace("0.", ".") in readme
     study = table.read(records / "study.jsonl")
     minilm = study.where(model="MiniLM", data="imdb", gamma=1, arm="paper")
     assert f"held in {minilm.holds.sum()} of {len(minilm)} runs of MiniLM" in readme
+    unrolled, dust = study.where(model=["UT", "DUST"], arm="paper"), list(tables.primaries(study).gain)[4]
+    assert (
+        f"held in {unrolled.holds.sum()} of {len(unrolled)} runs of UT and DUST; DUST-5 loses {-dust.value:.0f} %"
+        in readme
+    )
     *_, row = (each.gain for each in tables.primaries(study).itertuples())  # MiniLM's
     found = f"({row.value:.1f} %, {row.low:.1f} to +{row.high:.1f})"
     assert found.replace("-", "−").replace("0.", ".") in readme
     needed = depth.layers(table.read(records / "methods.jsonl")).set_index("method")["K within 2"]
     keep = [needed[depth.LABELS[each]] for each in ("linear", "useful-.8", "probe")]
-    assert "DINOv2-S needs {} of 12 layers, with bounds {}, plainly {}.".format(*keep) in readme
+    assert "DINOv2-S needs {} of 12 layers, with geometric bounds {}, after plain training {}.".format(*keep) in readme
 
 
 def test_the_layers_page_has_the_rows_of_its_command(monkeypatch, capsys):
