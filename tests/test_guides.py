@@ -310,7 +310,7 @@ def test_in_place_of_trainer(tmp_path, capsys):
     scope["tokenizer"] = tokenizer
     exec(python_blocks(README)[0], scope)
     assert not torch.equal(before, model.classifier.weight)
-    assert "constraint" in capsys.readouterr().out.splitlines()[-1] and len(scope["trainer"].evaluate()) > 3
+    assert "constraint" in capsys.readouterr().out.splitlines()[-1] and len(scope["trainer"].evaluate(rows)) > 3
 
 
 def test_a_model_of_ones_own(tmp_path, capsys):

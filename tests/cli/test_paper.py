@@ -77,6 +77,7 @@ def test_its_lines_are_those_of_the_runs(compared):
     assert places == sorted(places) and "Gain over plain training" in page and "Multipliers" in page
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_what_it_began_and_refuses_other_settings(compared, capsys):
     out, _ = compared
     words = ["paper", "video-ut", *SHORT.split(), "--seeds", "2", "--test-noise", "0,0.8,1.6", "--out", out]
