@@ -174,16 +174,17 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         return Data(**encoded, name=self._name(self.data), tokenizer=tokenizer, notes=tuple(notes))
 
     def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
-        """Load the test side of other data of the same kind, and their name."""
+        """Load the test side of other data of the same kind, all rows of a file alone, and their name."""
+        from datasets import concatenate_datasets
+
         from descend.tasks.text.pairs import kind_of_pairs
 
         if self.dataset == TRIPLETS and data != GENERATED and kind_of_pairs(data) != TRIPLETS:
             raise InputError(f"{data} holds pairs with scores; expected triplets, which the run was trained on.")
         found = self._read(data)
-        encoded, notes = self._encoded({"test": found.sides["test"]}, tokenizer, self._prompt(model))
+        rows = concatenate_datasets([*found.sides.values()]) if Path(data).is_file() else found.sides["test"]
+        encoded, notes = self._encoded({"test": rows}, tokenizer, self._prompt(model))
         name = self._name(data)
-        if Path(data).is_file():
-            notes.append(f"A file alone is split: {len(encoded['test']):,} of its rows are its test side.")
         tell(name, *found.notes, *notes)
         return encoded["test"], name
 

@@ -21,7 +21,6 @@ from descend.recipes import RECIPES
 from descend.recipes.base import config_of
 from descend.results import CONFIG_FILE, MODELS, RESULTS, Provenance, refuse_foreign
 from descend.run.run import earlier
-from descend.run.training import tell
 from descend.settings import settings_of
 
 FITTED = {"text": 2000, "image": 2000, "lm": 256}
@@ -79,7 +78,11 @@ def frozen(
             "another folder by --out."
         )
     parts, task = recipe.load(), recipe.task()
-    tell(recipe, parts, quiet=is_quiet())
+    lines = [recipe.about_samples(parts), *recipe.about_model()]
+    if name == "text" and (Path(model) / "modules.json").is_file():
+        lines.append(f"{model} is a SentenceTransformer: --task embed measures its layers on pairs of texts instead.")
+    for line in [] if is_quiet() else lines:
+        tqdm.write(line, file=sys.stderr)
     for passed_over in parts.notes:
         tqdm.write(f"{parts.name}: {passed_over}", file=sys.stderr)
     network: Any = recipe.network(parts)
