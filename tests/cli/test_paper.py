@@ -56,7 +56,7 @@ def test_both_have_the_same_settings_but_for_the_method(compared):
 
 def test_its_lines_are_those_of_the_runs(compared):
     out, told = compared
-    assert told.startswith("UT-2: trained under noise γ = 0.8, tested at 0, 0.8, 1.6, in units of the clean data’s ")
+    assert told.startswith("UT-2, 2 layers: trained under noise γ = 0.8, tested at 0, 0.8, 1.6, in units of the clean ")
     losses = [read_summary(out / f"constrained-{seed}").layer_losses[0.8] for seed in (0, 1)]
     metrics = [read_summary(out / f"constrained-{seed}").values for seed in (0, 1)]
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  constrained")]

@@ -15,6 +15,7 @@ def test_the_cap_is_that_of_the_first_losses(models, reviews, tmp_path, capsys, 
     data = [reviews, "--max-length", "40"] if recipe == "text" else ["generated"]
     words = [*SHORT.split(), "--model", models / model, "--data", *data, "--out", tmp_path / "out"]
     out, _ = said(capsys, "paper", recipe, *words)
+    assert ("BERT-3, 3 layers: " if recipe == "text" else "Dinov2-3, 3 layers: ") in out
     assert f"No form of the paper's constraints is known to hold for {recipe}" in out and "  constrained" in out
     config = read_config(tmp_path / "out" / "constrained")
     assert config.training["cap"] > 0 and config.training["stop_gradient"] is False and config.preset == "paper"

@@ -63,6 +63,7 @@ def paper(words: Sequence[str]) -> None:
             runs[folder] = configure(recipe, preset="paper", **settings | place)
     trained = next(iter(runs.values())).recipe
     assert trained is not None  # of a run that was configured
+    trained = trained.completed()  # a pretrained model's depth is known now
     tested = usual_levels(trained) if noise is None else noise
     print("\n".join(_announced(recipe, trained, form, given, tested, printed)), flush=True)
     for number, (folder, run) in enumerate(runs.items(), 1):
@@ -82,9 +83,8 @@ def _announced(
     from descend.training import preset
 
     unit = "of the clean data’s standard deviation σ_x" if recipe.noise_is == "std" else "with γσ_x as the variance"
-    levels = ", ".join(f"{each:g}" for each in tested)
-    label = name if recipe.needs_model else recipe.label
-    lines = [f"{label}: trained under noise γ = {recipe.noise:g}, tested at {levels}, in units {unit}."]
+    levels = f"trained under noise γ = {recipe.noise:g}, tested at {', '.join(f'{each:g}' for each in tested)}"
+    lines = [f"{recipe.label}, {recipe.depth} layers: {levels}, in units {unit}."]
     usual = {key: each.default for key, each in known_settings(name).items()}
     read = preset.paper(name, dataset=given.get("dataset", usual.get("dataset")))
     chosen = {**read.settings, **read.training, **form.shared, **form.constrained}
