@@ -64,7 +64,7 @@ def cut(folder, layers):
 
 def exits_of(run):
     """The embeddings of the texts, with the default prompt, at every layer."""
-    prompt = run.recipe._prompt(run.model)
+    prompt, _ = run.recipe._prompts(run.model)
     tokens = [run.tokenizer(f"{prompt}{text}", truncation=True, max_length=12)["input_ids"] for text in TEXTS]
     batch = run.recipe.collate(run.tokenizer)([{"input_ids": tokens, "labels": 1.0, "group": 0}])
     with torch.no_grad():
@@ -79,6 +79,15 @@ def test_every_exit_is_the_sentence_transformer_cut_there_with_its_prompt(prompt
     begun = {tuple(text[:2]) for sample in run.samples for text in sample["input_ids"]}
     assert begun == {tuple(run.tokenizer("good")["input_ids"][:2])}  # every text has the prompt
     assert run.recipe.max_length == 12 and (run.task.metric, run.depth) == ("triplet_accuracy", 3)
+
+
+def test_a_query_and_its_documents_have_their_own_prompts(embedder, triplets, tmp_path, capsys):
+    prompts = {"query": "good ", "document": "bad "}
+    model = changed(embedder, tmp_path, prompts=prompts, default_prompt_name=None)
+    run = Run.frozen(str(model), str(triplets), task="embed")
+    begun = [{tuple(sample["input_ids"][place][:2]) for sample in run.samples} for place in range(3)]
+    assert begun == [{tuple(run.tokenizer(word)["input_ids"][:2])} for word in ("good", "bad", "bad")]
+    assert "is read with the prompt 'good ', the others with 'bad '." in capsys.readouterr().err
 
 
 def test_layers_tells_what_it_read_and_saves_a_sentence_transformer(prompted, triplets, tmp_path, capsys):

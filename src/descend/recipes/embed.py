@@ -102,7 +102,8 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         check_family(inside, encoders.FAMILIES)
         longest = family_of(inside, encoders.FAMILIES).longest
         most = None if longest is None else longest(inside)
-        prompt = self._prompt(None)
+        first, others = self._prompts(None)
+        prompt = first or others
         refuse(
             (
                 bool(prompt) and any(each["config"].get("include_prompt") is False for each in self._later),
@@ -168,8 +169,7 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         if tokenizer is None:
             tokenizer = load_tokenizer(self.model)
             tokenizer.model_max_length = self.max_length
-        prompt = self._prompt(model)
-        encoded, notes = self._encoded(split_validation(found, self.validation_share), tokenizer, prompt)
+        encoded, notes = self._encoded(split_validation(found, self.validation_share), tokenizer, self._prompts(model))
         notes = [*found.notes, *notes, *self._measured_otherwise(model)]
         return Data(**encoded, name=self._name(self.data), tokenizer=tokenizer, notes=tuple(notes))
 
@@ -183,7 +183,7 @@ class EmbedRecipe(PretrainedSettings, Recipe):
             raise InputError(f"{data} holds pairs with scores; expected triplets, which the run was trained on.")
         found = self._read(data)
         rows = concatenate_datasets([*found.sides.values()]) if Path(data).is_file() else found.sides["test"]
-        encoded, notes = self._encoded({"test": rows}, tokenizer, self._prompt(model))
+        encoded, notes = self._encoded({"test": rows}, tokenizer, self._prompts(model))
         name = self._name(data)
         tell(name, *found.notes, *notes)
         return encoded["test"], name
@@ -192,10 +192,18 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         """The name of the data set."""
         return "generated triplets" if data == GENERATED else f"{self.dataset}, {Path(data).name}"
 
-    def _prompt(self, model: LayeredModel | None) -> str:
-        """What SentenceTransformers puts before every text."""
+    def _prompts(self, model: LayeredModel | None) -> tuple[str, str]:
+        """What SentenceTransformers puts before the first text of a row, and before the others.
+
+        That is the default prompt. Without one the first text of a triplet is a query, and the others are documents.
+        """
         settings = self._settings(model)
-        return str(settings.get("prompts", {}).get(settings.get("default_prompt_name") or "", ""))
+        prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+        if default:
+            return (str(prompts.get(default, "")),) * 2
+        if self.dataset == TRIPLETS and prompts.get("query"):
+            return str(prompts["query"]), str(prompts.get("document") or prompts.get("passage") or "")
+        return "", ""
 
     def _settings(self, model: LayeredModel | None) -> dict[str, Any]:
         """The prompts and the similarity of a trained model, or of the one that is to be trained."""
@@ -207,13 +215,16 @@ class EmbedRecipe(PretrainedSettings, Recipe):
         notes = []
         if similarity != "cosine":
             notes.append(f"The model compares texts by {similarity}; here cosines are measured.")
-        if self._settings(model).get("prompts") and not self._prompt(model):
-            names = ", ".join(self._settings(model)["prompts"])
-            notes.append(f"The model has prompts ({names}) and no default one: texts are read without a prompt.")
+        first, others = self._prompts(model)
+        if first != others:
+            notes.append(f"The first text of a triplet is read with the prompt {first!r}, the others with {others!r}.")
+        named = [name for name, prompt in (self._settings(model).get("prompts") or {}).items() if prompt]
+        if named and not first and not others:
+            notes.append(f"The model has prompts ({', '.join(named)}), of which none is the default: none is used.")
         return notes
 
     def _encoded(
-        self, sides: DatasetDict | dict[str, Dataset], tokenizer: PreTrainedTokenizerBase, prompt: str
+        self, sides: DatasetDict | dict[str, Dataset], tokenizer: PreTrainedTokenizerBase, prompts: tuple[str, str]
     ) -> tuple[dict[str, Dataset], list[str]]:
         """Texts → ``input_ids``, a list of k lists of tokens, and ``labels`` and ``group``; and what was cut."""
         from descend.tasks.text.tokens import encoded_rows
@@ -222,7 +233,7 @@ class EmbedRecipe(PretrainedSettings, Recipe):
 
         def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
             nonlocal cut, total
-            texts = [f"{prompt}{text}" for each in rows["texts"] for text in each]
+            texts = [f"{prompts[place > 0]}{text}" for each in rows["texts"] for place, text in enumerate(each)]
             found = tokenizer(texts, truncation=True, max_length=self.max_length, verbose=False)
             cut += sum(bool(each.overflowing) for each in found.encodings or ())
             total += len(texts)
