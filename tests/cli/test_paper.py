@@ -64,7 +64,9 @@ def test_its_lines_are_those_of_the_runs(compared):
     assert "constraints missed" in told and "; 16 groups of test samples, 2 seeds." in told
     values = {name: [read_summary(out / f"{name}-{seed}").mean for seed in (0, 1)] for name in ("plain", "constrained")}
     gain = 100 * (1 - sum(values["constrained"]) / sum(values["plain"]))
-    assert f"mean RMSE is {abs(gain):.1f} % {'better' if gain >= 0 else 'worse'} than plain training’s (95 %: " in told
+    change = f"{round(gain, 1) + 0.0:+.1f}".replace("-", "−")
+    assert f"gain over plain training in mean RMSE from γ = 0 to 1.6: {change} % (95 %: " in told
+    assert "Asked: α = 0.22, " in told and told.count("  bounds") == 1
     page = (out / "report.html").read_text()
     assert told.splitlines()[-1] == str(out / "report.html")
     heads = [

@@ -61,6 +61,14 @@ def paper(words: Sequence[str]) -> None:
             folder = out / (name if seeds == 1 else f"{name}-{seed}")
             place = {"method": method, "seed": seed, "output_dir": str(folder)}
             runs[folder] = configure(recipe, preset="paper", **settings | place)
+    others = sorted(each.name for name in METHODS for each in out.glob(f"{name}*") if each not in runs)
+    refuse(
+        (
+            bool(others),
+            f"{out} holds runs of other seeds, which the page would leave out: {', '.join(others)}. Choose another "
+            "folder with --out.",
+        )
+    )
     trained = next(iter(runs.values())).recipe
     assert trained is not None  # of a run that was configured
     trained = trained.completed()  # a pretrained model's depth is known now
@@ -100,4 +108,10 @@ def _announced(
         )
     else:
         lines.append(f"No form of the paper's constraints is known to hold for {name}: these are ours as read{but}.")
+    final = {**chosen, **given}
+    alpha = final["alpha"] if isinstance(final["alpha"], int | float) else ", ".join(map(str, final["alpha"]))
+    cap = f"{final['cap']:g}" if final.get("cap") else "from the first losses"
+    lines.append(
+        f"Asked: α = {alpha}, each layer's loss at most 1 − α times the one before it; the cap on the first: {cap}."
+    )
     return lines

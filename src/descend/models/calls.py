@@ -137,7 +137,8 @@ class Calls:
         if len(shapes) > 1:
             raise InputError(
                 f"all layer outputs of {name} must have one shape, so that one readout reads them; got "
-                f"{', '.join(map(str, sorted(shapes)))}. Name blocks between which the shape stays."
+                f"{', '.join(map(str, sorted(shapes)))}. Name blocks between which the shape stays, or give "
+                "state=, which takes h_l from a block's output and from its input alike."
             )
         for layer, (given, got) in enumerate(zip(self.given[1:], self.outputs, strict=False), start=1):
             if given is not got and not close(given, got):

@@ -49,14 +49,15 @@ def gain_lines(group: Group) -> list[str]:
     for each in gains(group):
         value, low, high, _, groups, _ = each.over
         levels = sorted(each.levels)
-        over = f"from γ = {levels[0]:g} to {levels[-1]:g}, {name}" if levels[1:] else f"at γ = {levels[0]:g}, {name}"
-        ends = "" if np.isnan(low) else f" ({CONFIDENCE:.0%}: {low:.1f} to {high:.1f})".replace("%:", " %:")
-        word = "better" if value >= 0 else "worse"
-        change = f"{abs(value):.1f} % {word} than plain training’s{ends.replace('-', '−')}"
+        span = f"from γ = {levels[0]:g} to {levels[-1]:g}" if levels[1:] else f"at γ = {levels[0]:g}"
+        middle, least, most = (f"{round(end, 1) + 0.0:+.1f}".replace("-", "−") for end in (value, low, high))
+        ends = "" if np.isnan(low) else f"95 %: {least} to {most}; "
+        change = f"in {name} {span}: {middle} % ({ends}above 0 is better)"
         seeds = "1 seed, so other seeds are not tested" if each.seeds == 1 else f"{each.seeds} seeds"
         lost = f" {each.lost} more seed{'s' * (each.lost > 1)} diverged: no claim." if each.lost else ""
         few = f" Open: {groups_words(summary.groups)}." if summary.few_groups else ""
-        lines.append(f"{each.arm.label}: {over} is {change}; {groups} groups of test samples, {seeds}.{few}{lost}")
+        rest = f"{groups} groups of test samples, {seeds}.{few}{lost}"
+        lines.append(f"{each.arm.label}: gain over plain training {change}; {rest}")
     return lines
 
 

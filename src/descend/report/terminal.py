@@ -68,7 +68,8 @@ def comparison_lines(runs: Sequence[Results]) -> list[str]:
         rows |= {arm.label: mean_rows(arm.along("layer_losses", level)) for arm in group.arms}
         for arm in group.arms:
             if bounds := arm.losses_to_reach(level):
-                rows["bounds"] = [bounds.get(layer) for layer in range(group.depth + 1)]
+                cap = {arm.summary.first_layer: arm.summary.cap}
+                rows["bounds"] = [bounds.get(layer, cap.get(layer)) for layer in range(group.depth + 1)]
         lines.append(f"{group.name}. Loss by {unit} on {group.summary.split} data at γ = {level:g}:")
         lines += _columns([str(layer) for layer in range(group.depth + 1)], rows)
         if (box := asked(group)) is not None:
