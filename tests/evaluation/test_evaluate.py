@@ -70,6 +70,7 @@ def test_no_layer_is_chosen_on_the_samples_that_test_it(runs, tmp_path, monkeypa
     assert (tmp_path / "records.jsonl").read_text() == (ours.args.folder / "records.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_validation_data_are_read_without_noise_and_at_the_training_level_or_where_asked(tmp_path):
     """And a baseline that was not read at the run's level says so before anything is measured."""
     made = {name: trainer(tmp_path / name, given={"noise": noise}) for name, noise in (("plain", None), ("noisy", 0.5))}

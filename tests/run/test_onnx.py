@@ -44,6 +44,7 @@ def served(folder: Path, sources: list[str], hidden: str = HIDDEN) -> np.ndarray
     return np.array(json.loads(done.stdout.splitlines()[-1]), np.float32)
 
 
+@pytest.mark.slow
 def test_a_fitted_readout_is_served_by_onnxruntime_alone_with_the_accuracy_of_the_page(
     models, reviews, tmp_path, capsys
 ):
