@@ -325,7 +325,10 @@ def looped_trainer(folder: str, loops: int, settings: dict[str, Any]) -> Descent
 
 
 def read_rows(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows of files, those that are there."""
+    """The rows of files; one that is not there, as that of a lane which has ended no cell yet, is named."""
+    for file in files:
+        if not file.is_file():
+            print(f"{file} is not there: its cells count as open", flush=True)
     lines = [line for file in files if file.is_file() for line in file.read_text().splitlines()]
     return [json.loads(line) for line in lines]
 
