@@ -22,7 +22,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from descend import InputError
-from descend.paired import over_noise
+from descend.jackknife import over_noise
 from descend.results import forget_models, put, remove
 from descend.writing import appending
 from reproduction.cells import EVERY_STEP, FIXED, REPLAYS, SEARCH, Cell, Scale, cells, search_key

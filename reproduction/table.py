@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from descend.paired import Numbers, advantage, combined, over_noise, without_each
+from descend.jackknife import Numbers, advantage, combined, over_noise, without_each
 from descend.results import put
 from reproduction.cells import FIRST_EXIT, PAPER_ARMS, SEARCH, Cell
 from reproduction.run import CELL_FILE, FAILED_FILE, RUN, Study, read_json
@@ -101,7 +101,7 @@ class Gain:
     p: float = math.nan
     seeds: int = 0
     groups: int = 0
-    parts: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def tested_p(self) -> float:
@@ -163,7 +163,7 @@ def up_to(level: float, gamma: float) -> bool:
 
 
 def gain(ours: pd.DataFrame, theirs: pd.DataFrame) -> Gain:
-    """How much better a method is, over the seeds that both have, see `descend.paired.advantage`."""
+    """How much better a method is, over the seeds that both have, see `descend.jackknife.advantage`."""
     shared = sorted(set(ours.seed) & set(theirs.seed))
     pair = [runs[runs.seed.isin(shared)].sort_values("seed") for runs in (ours, theirs)]
     gone = [bool(runs.diverged.any()) for runs in pair]
@@ -176,7 +176,7 @@ def gain(ours: pd.DataFrame, theirs: pd.DataFrame) -> Gain:
     return Gain(found.value, found.low, found.high, found.p, len(shared), found.groups, found.parts)
 
 
-def seeds_that_decide(value: float, parts: Mapping[str, tuple[float, int]], seeds: int, level: float) -> int | None:
+def seeds_that_decide(value: float, parts: Mapping[str, tuple[float, float]], seeds: int, level: float) -> int | None:
     """The smallest number of seeds at which a difference would have an interval that does not hold 0.
 
     The difference and its spread over seeds stay as they were observed. The variance over groups of test samples does

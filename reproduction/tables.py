@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from descend.paired import over_noise
+from descend.jackknife import over_noise
 from descend.results import put
 from reproduction.cells import FIRST_EXIT, FIXED, PAPER_ARMS, SEARCHED
 from reproduction.figures import LANGUAGE_MODELS, TEXT_MODELS, VIDEO_MODELS, label_of, plain_of

@@ -24,9 +24,8 @@ ARROWS |= {room: set() for room in EVERYONES}
 # Rooms that keep to the standard library and these.
 LIBRARIES = {
     "core": {"torch"},
-    "jackknife": {"numpy"},
+    "jackknife": {"numpy", "scipy"},
     "noise_scale": {"torch"},
-    "paired": {"numpy", "scipy"},
     "privacy": {"numpy", "dp_accounting"},
 }
 FORBIDDEN = {"report": {"torch", "transformers", "accelerate", "safetensors", "optuna"}}
@@ -74,7 +73,9 @@ def test_arrows_point_only_where_the_plan_says(room):
 PUBLIC = "|".join(importlib.import_module("descend").__all__)
 # What the reproduction imports of Descend that other users have not: it works by commands and public names, and writes
 # as all of Descend does.
-PRIVATE = rf"descend\.(?!({PUBLIC}|results\.(forget_models|put|refuse_foreign|remove)|paired\.\w+|writing\.appending)$)"
+PRIVATE = (
+    rf"descend\.(?!({PUBLIC}|results\.(forget_models|put|refuse_foreign|remove)|jackknife\.\w+|writing\.appending)$)"
+)
 # What tests and benchmarks import of one another, outside `tests.support`.
 SHARED = r"tests\.(?!support\b)|tests$|test_|conftest\b"
 

@@ -325,7 +325,7 @@ def test_a_run_on_video_says_and_adds_it(tmp_path, level, sigma, noise_is, expec
     data = SimpleNamespace(
         name="clips", train=(), validation=(), test=(), frame_sizes=None, sigma=sigma, passed_over=""
     )
-    lines, _ = RECIPES["video-ut"].kind(data="generated", **settings).about(data)
+    lines, _ = RECIPES["video-ut"].kind(data="generated", **settings).about_noise(data)
     assert f"standard deviation {255 * expected:.0f} of 255 grey levels" in lines[-1]
 
 

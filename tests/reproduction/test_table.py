@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t as student
 
-from descend.paired import over_noise
+from descend.jackknife import over_noise
 from reproduction.table import BLOCKS, _blocks, gain, holm, meets
 
 

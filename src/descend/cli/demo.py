@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from descend.cli.parsing import check_data, read
-from descend.cli.runs import check_free_for_page, compare_runs, finish
+from descend.cli.runs import carry_out, check_free_for_page, compare_runs
 from descend.declared import GENERATED
 from descend.errors import refuse
 
@@ -27,7 +27,7 @@ VIDEO: dict[str, Any] = {
 CONSTRAINED = {"dual_optimizer": "sgd", "dual_warmup_steps": 0}
 """Projected ascent from the first step on."""
 
-LEVELS = [0.0, 0.8, 1.6]
+LEVELS = [0.0, VIDEO["noise"], 1.6]
 """γ that the denoisers are evaluated at; they are trained at the second."""
 
 NEXT = """Next:
@@ -66,7 +66,7 @@ def demo(words: Sequence[str]) -> None:
     videos = {options.out / "constrained": "constrained", options.out / "plain": "erm"}
     check_free_for_page(options.out)
     refuse_strangers(options.out, "another folder with --out")  # a demo replaces only what Descend wrote
-    runs = [folder for folder in videos if folder.exists() and not digits[0].exists()]  # which a demo makes too
+    runs = [folder for folder in videos if folder.exists() and not digits[0].exists()]  # a demo has both
     refuse((bool(runs), f"{', '.join(map(str, runs))} is no demo's. Choose another folder with --out."))
     from descend.recipes import configure
 
@@ -77,7 +77,6 @@ def demo(words: Sequence[str]) -> None:
         )
         for folder, method in videos.items()
     }
-    from descend.run import Run
 
     parts = reader.read()  # a missing package shows before anything is replaced
     options.out.mkdir(parents=True, exist_ok=True)
@@ -91,12 +90,11 @@ def demo(words: Sequence[str]) -> None:
         "that every layer after the first lowers the loss by 22 % or more, then plainly (erm).\n",
         flush=True,
     )
+    cleaned = []
     for folder, configured in built.items():
-        finish(configured.train(), evaluated_next=True)
-        with locked(folder):
-            Run.read(folder).evaluate(noise=LEVELS)
-        lines = comparison_lines([Results.read(each) for each in built if (each / "summary.json").exists()])
-        print("\n".join(["", *lines, ""]), flush=True)
+        carry_out(configured, LEVELS)
+        cleaned.append(Results.read(folder))
+        print("\n".join(["", *comparison_lines(cleaned), ""]), flush=True)
     page, _ = compare_runs(list(videos), options.out)
     print(
         f"the picture: {page}\n\n"
@@ -112,8 +110,8 @@ def demo(words: Sequence[str]) -> None:
     by_name = {each.name: each for each in compared}
     losses = {name: by_name[name].summary.layer_losses[LEVELS[1]] for name in ("constrained", "plain")}
     for name, row in losses.items():
-        falls = ", ".join(f"{1 - after / before:.0%}" for before, after in pairwise(row[1:]))
-        print(f"  video, {name}: after layer 1 each layer lowers the loss by {falls}")
+        changes = ", ".join(f"{after / before - 1:+.0%}" for before, after in pairwise(row[1:])).replace("-", "−")
+        print(f"  video, {name}: each layer after the first changes the loss by {changes}")
     for folder in digits:
         summary = by_name[folder.name].summary
         print(f"  digits, {summary.method}: within {', '.join(filter(None, Answer.of(summary).rows[1].texts))}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import levels, talk
-from descend.cli.runs import check_free_for_page, compare_runs, finish
+from descend.cli.runs import carry_out, check_free_for_page, compare_runs
 from descend.cli.settings import given_settings, known_settings
 from descend.declared import GENERATED, flag_of
 from descend.errors import refuse
@@ -44,10 +44,8 @@ def paper(words: Sequence[str]) -> None:
     from descend.recipes import configure
     from descend.report import write_page  # noqa: F401  # a missing package shows before the training
     from descend.report.terminal import comparison_lines
-    from descend.run import Run
     from descend.run.evaluating import usual_levels
     from descend.training import preset
-    from descend.writing import locked
 
     form = preset.Form({}, {}) if printed else preset.HELD.get(recipe, preset.Form({}, {}))
     if "max_steps" in form.shared and given["data"] == GENERATED:
@@ -77,9 +75,7 @@ def paper(words: Sequence[str]) -> None:
     for number, (folder, run) in enumerate(runs.items(), 1):
         method = "plain training" if run.arguments.method == "erm" else "under the paper's constraints"
         print(f"\n{number} of {len(runs)}: {method}, seed {run.arguments.seed}", flush=True)
-        finish(run.train(resume=folder.exists()), evaluated_next=True)
-        with locked(folder):
-            Run.read(folder).evaluate(noise=tested)
+        carry_out(run, tested, resume=folder.exists())
     page, compared = compare_runs(list(runs), out)
     print("\n".join(["", *comparison_lines(compared), str(page)]))
 
@@ -107,7 +103,9 @@ def _announced(
             f"reading of the paper, in brackets, in: {changed}. --printed takes that."
         )
     else:
-        lines.append(f"No form of the paper's constraints is known to hold for {name}: these are ours as read{but}.")
+        lines.append(
+            f"No form of the paper's constraints is known to hold for {name}: this is the paper's, by our reading{but}."
+        )
     final = {**chosen, **given}
     alpha = final["alpha"] if isinstance(final["alpha"], int | float) else ", ".join(map(str, final["alpha"]))
     cap = f"{final['cap']:g}" if final.get("cap") else "from the first losses"

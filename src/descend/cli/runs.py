@@ -19,6 +19,7 @@ from descend.reading import read_json, refuse_file
 
 if TYPE_CHECKING:
     from descend.results import Results, Summary
+    from descend.run import Run
     from descend.run.evaluating import FurtherEvaluator
 
 
@@ -312,6 +313,17 @@ def complete(words: Sequence[str]) -> None:
     counts = run.complete(options.pop("run"), **options)
     skipped = f"; left out {counts['skipped']} whose prompt fills the context" if counts["skipped"] else ""
     print(f"{options['out']}: {counts['written']} answers{skipped}")
+
+
+def carry_out(run: "Run", noise: Sequence[float], *, resume: bool = False) -> None:
+    """Train a run, say how it ended, and evaluate it at noise levels in its folder."""
+    from descend.run import Run
+    from descend.writing import locked
+
+    trainer = run.train(resume=resume)
+    finish(trainer, evaluated_next=True)
+    with locked(trainer.args.folder):
+        Run.read(trainer.args.folder).evaluate(noise=noise)
 
 
 def finish(trainer: Any, *, evaluated_next: bool = False) -> None:

@@ -276,20 +276,20 @@ class Recipe(ABC):
         return f"{self.family}-{self.depth}"
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
-        """What a run says before it trains: lines about its data and noise, and warnings."""
+        """What is said before a model is trained or read: lines on data and model, and warnings."""
+        train, validation, test = (f"{len(part):,}" for part in (data.train, data.validation, data.test))  # type: ignore[arg-type]
+        counts = f"{train} samples to train on, {validation} for validation, {test} for test"
+        return [f"{data.name}: {counts}{data.passed_over}.", *self.about_model()], []
+
+    def about_noise(self, data: Data) -> tuple[list[str], list[str]]:
+        """What is said of the training noise before it trains: lines and warnings."""
         noise = "none, so that the model is trained for clean data. --noise adds some."
         if self.noise:
             noise = (
                 f"γ = {self.noise:g} on the embeddings, in units of their standard deviation σ_x, so that every layer "
                 "is trained to work under noise. --noise 0 trains on clean data."
             )
-        return [self.about_samples(data), f"Training noise: {noise}", *self.about_model()], []
-
-    def about_samples(self, data: Data) -> str:
-        """A line on how many samples each part has, and what was passed over."""
-        train, validation, test = (f"{len(part):,}" for part in (data.train, data.validation, data.test))  # type: ignore[arg-type]
-        counts = f"{train} samples to train on, {validation} for validation, {test} for test"
-        return f"{data.name}: {counts}{data.passed_over}."
+        return [f"Training noise: {noise}"], []
 
     def about_model(self) -> list[str]:
         """Lines on which part of the model is trained."""

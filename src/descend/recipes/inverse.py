@@ -88,10 +88,11 @@ class InverseRecipe(Recipe):
         return super().corruption(sigma, seed, "states" if self.between and shift == "gaussian" else shift)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
-        """The number of signals, and the noise."""
+        """The number of signals."""
         train, validation, test = (f"{len(part):,}" for part in (data.train, data.validation, data.test))  # type: ignore[arg-type]
+        return [f"{data.name}: {train} to train on, {validation} for validation, {test} for test."], []
+
+    def about_noise(self, data: Data) -> tuple[list[str], list[str]]:
+        """The noise in the measurements' unit."""
         noise = "none" if not self.noise else f"γ = {self.noise:g}, in units of the measurements' standard deviation"
-        return [
-            f"{data.name}: {train} to train on, {validation} for validation, {test} for test.",
-            f"Training noise: {noise} ({data.sigma:.2g}).",
-        ], []
+        return [f"Training noise: {noise} ({data.sigma:.2g})."], []

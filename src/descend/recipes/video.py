@@ -75,7 +75,7 @@ class VideoRecipe(Recipe):
         )
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
-        """The clips of each part, the size of their frames, and the noise in grey levels."""
+        """The clips of each part, and the size of their frames."""
         from descend.results import ENOUGH_GROUPS
         from descend.tasks.video import SIZE
 
@@ -86,10 +86,14 @@ class VideoRecipe(Recipe):
         if data.frame_sizes is not None and (sizes := [f"{width}x{height}" for width, height in data.frame_sizes()]):
             some = ", ".join(sizes[:3]) + (" and others" if len(sizes) > 3 else "")
             lines.append(f"Frames of {some} pixels become grey and {SIZE}x{SIZE}, whatever their shape.")
+        return lines, []
+
+    def about_noise(self, data: Data) -> tuple[list[str], list[str]]:
+        """The noise in grey levels, and whether it hides the frames."""
         sigma = float(data.sigma or 0)
         std = float(self.corruption(sigma, seed=0).std(sigma))
         levels = f"standard deviation {255 * std:,.0f} of 255 grey levels"
-        lines.append(f"Training noise: {levels} (γ = {self.noise:g}, σ_x = {sigma:.2g}).")
+        lines = [f"Training noise: {levels} (γ = {self.noise:g}, σ_x = {sigma:.2g})."]
         if std <= min(1, 3 * sigma):
             return lines, []
         unit = "γ is in units of σ_x" if self.noise_is == "std" else "γσ_x is the noise's variance"

@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from descend.report.charts import MUTED, Chart, Series, chart
-from descend.report.gains import gains
+from descend.report.gains import Gains
 from descend.report.runs import Arm, Group, mean, mean_rows
 from descend.results import KEPT_WITHIN, Results
 
@@ -106,10 +106,8 @@ def robustness(group: Group) -> Chart | None:
         return None
     series = []
     for arm in group.arms:
-        tables = [dict(zip(run.summary.noise, run.summary.values, strict=True)) for run in arm.runs]
-        levels = sorted({level for table in tables for level in table})
-        columns = [[table[level] for table in tables if level in table] for level in levels]
-        series.append(_line(arm, levels, columns))
+        values = arm.over_noise()
+        series.append(_line(arm, list(values), list(values.values())))
     words = (
         f"The last {group.unit}’s answer as the input gets noisier. To the right of the dashed line lies stronger "
         "noise than in training: the flatter a curve stays there, the more robust its network."
@@ -119,10 +117,9 @@ def robustness(group: Group) -> Chart | None:
     return chart(f"{group.metric} against noise", words, axes, series, log=None, mark=mark)
 
 
-def gain_over_noise(group: Group) -> Chart | None:
+def gain_over_noise(group: Group, found: Sequence[Gains]) -> Chart | None:
     """How much better each arm is than plain training at each noise level, with 95 % intervals."""
-    found = gains(group) if len(group.noise_levels) > 1 else []
-    if not found:
+    if not found or len(group.noise_levels) < 2:
         return None
     series = [
         Series("Plain training", group.noise_levels, [0.0] * len(group.noise_levels), MUTED, line="--", width=1.5)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from descend.paired import Advantage, Numbers, advantage, metric, over_noise, without_each
+from descend.jackknife import Advantage, Numbers, advantage, metric, over_noise, without_each
 from descend.report.runs import Arm, Group
-from descend.report.words import groups_words
+from descend.report.words import groups_words, metric_name
 from descend.results import CONFIDENCE, Groups
 
 
@@ -41,12 +41,12 @@ def gains(group: Group) -> list[Gains]:
     return found
 
 
-def gain_lines(group: Group) -> list[str]:
+def gain_lines(found: Sequence[Gains]) -> list[str]:
     """A sentence for each arm: the change of the number over all levels, its interval, and what that rests on."""
-    summary = group.summary
-    name = f"the area under the {group.metric.lower()}" if summary.higher_is_better else f"mean {group.metric}"
     lines = []
-    for each in gains(group):
+    for each in found:
+        summary, metric = each.arm.summary, metric_name(each.arm.summary)
+        name = f"the area under the {metric.lower()}" if summary.higher_is_better else f"mean {metric}"
         value, low, high, _, groups, _ = each.over
         levels = sorted(each.levels)
         span = f"from γ = {levels[0]:g} to {levels[-1]:g}" if levels[1:] else f"at γ = {levels[0]:g}"
@@ -73,7 +73,7 @@ def _beside(arm: Arm, plain: Arm) -> Gains | None:
 
     def gain(places: list[int]) -> Advantage:
         ours, others = (_numbers(side, places, higher) for side in zip(*both, strict=True))
-        return advantage(ours, others, higher, CONFIDENCE)
+        return advantage(ours, others, higher, CONFIDENCE, np.array(both[0][0].counts))
 
     by_level = {level: gain([place]) for place, level in enumerate(noise)}
     lost = sum(not isfinite(run.summary.mean) for run in arm.runs if run.summary.seed in theirs)

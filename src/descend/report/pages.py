@@ -17,7 +17,7 @@ from descend.progress import counted
 from descend.report import figures
 from descend.report.asked import asked, findings
 from descend.report.charts import GRID, INK, MUTED, Chart, Series, chart
-from descend.report.gains import gain_lines
+from descend.report.gains import gain_lines, gains
 from descend.report.levels import in_std, ways_to_compare
 from descend.report.numbers import layers_needed
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs, groups_differ
@@ -103,7 +103,7 @@ def write_page(runs: Sequence[Results | Path | str], out: Path, title: str = "")
 
 def _section(group: Group, name: str, budget: int) -> dict[str, object]:
     """The values of the template for a group of runs."""
-    box = asked(group)
+    box, gained = asked(group), gains(group)
 
     def curious() -> list[Chart]:
         losses = [figures.losses(group)] if box is None and group.measure.entry != "layer_losses" else []
@@ -117,8 +117,10 @@ def _section(group: Group, name: str, budget: int) -> dict[str, object]:
         ],
         "pictures": lambda: pictures(group, budget),
         "texts": lambda: texts(group),
-        "robustness": lambda: [each for each in (figures.robustness(group), figures.gain_over_noise(group)) if each],
-        "gains": lambda: gain_lines(group),
+        "robustness": lambda: [
+            each for each in (figures.robustness(group), figures.gain_over_noise(group, gained)) if each
+        ],
+        "gains": lambda: gain_lines(gained),
         "by_noise": lambda: figures.by_noise(group),
         "findings": lambda: findings(group),
         "curious": curious,

@@ -70,6 +70,12 @@ class Arm:
         tables = [attrgetter(entry)(run.summary) for run in self.runs]
         return [table[level] for table in tables if level in table]
 
+    def over_noise(self) -> dict[float, list[float]]:
+        """γ → the last layer's metric there, of each seed that was evaluated at it."""
+        tables = [dict(zip(run.summary.noise, run.summary.values, strict=True)) for run in self.runs]
+        levels = sorted({level for table in tables for level in table})
+        return {level: [table[level] for table in tables if level in table] for level in levels}
+
     def losses_to_reach(self, level: float) -> dict[int, float]:
         """What the layers had to reach at a noise level, the mean over seeds; empty for a run without constraints."""
         summaries = [run.summary for run in self.runs if run.summary.asked]

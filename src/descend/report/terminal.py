@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from descend.report.answer import Answer
 from descend.report.asked import asked
-from descend.report.gains import gain_lines
+from descend.report.gains import gain_lines, gains
 from descend.report.levels import in_std
-from descend.report.runs import Arm, group_runs, mean, mean_rows
+from descend.report.runs import group_runs, mean, mean_rows
 from descend.report.words import (
     after_words,
     capitalized,
@@ -75,20 +75,15 @@ def comparison_lines(runs: Sequence[Results]) -> list[str]:
         if (box := asked(group)) is not None:
             lines.append(f"{box.headline}.")
         if len(group.noise_levels) > 1:
-            levels = sorted({level for run in group.runs for level in run.summary.noise})
-            values = {arm.label: _over_noise(arm, levels) for arm in group.arms}
+            tables = {arm.label: arm.over_noise() for arm in group.arms}
+            levels = sorted({level for table in tables.values() for level in table})
+            values = {
+                name: [mean(table[level]) if level in table else None for level in levels]
+                for name, table in tables.items()
+            }
             lines += [f"{group.metric} of the last {unit} at γ:", *_columns([f"{each:g}" for each in levels], values)]
-        lines += gain_lines(group)
+        lines += gain_lines(gains(group))
     return lines
-
-
-def _over_noise(arm: Arm, levels: Sequence[float]) -> list[float | None]:
-    """The mean over seeds of the last layer's metric at each level."""
-    tables = [dict(zip(run.summary.noise, run.summary.values, strict=True)) for run in arm.runs]
-    return [
-        mean([table[level] for table in tables]) if all(level in table for table in tables) else None
-        for level in levels
-    ]
 
 
 def _columns(heads: Sequence[str], rows: Mapping[str, Sequence[float | None]]) -> list[str]:

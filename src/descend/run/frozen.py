@@ -78,7 +78,7 @@ def frozen(
             "another folder by --out."
         )
     parts, task = recipe.load(), recipe.task()
-    lines = [recipe.about_samples(parts), *recipe.about_model()]
+    lines, _ = recipe.about(parts)
     if name == "text" and (Path(model) / "modules.json").is_file():
         lines.append(f"{model} is a SentenceTransformer: --task embed measures its layers on pairs of texts instead.")
     for line in [] if is_quiet() else lines:

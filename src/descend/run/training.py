@@ -215,7 +215,8 @@ def _train(
 
 def tell(recipe: Recipe, data: Data, *, quiet: bool) -> None:
     """Print what is read, and warnings; if ``quiet`` warnings alone."""
-    lines, warnings = recipe.about(data)
+    told = (recipe.about(data), recipe.about_noise(data))
+    lines, warnings = ([line for part in side for line in part] for side in zip(*told, strict=True))
     for line in [*([] if quiet else lines), *(f"WARNING: {warning}" for warning in warnings)]:
         tqdm.write(line, file=sys.stderr)
 
