@@ -128,7 +128,7 @@ def test_an_infeasible_end_is_loud(capsys, tmp_path):
     out, err = said(capsys, *train)
     assert out.startswith(f"trained {tmp_path / 'run'}: Open: ")  # a few clips prove nothing
     assert "So far layers 1, 2 miss their bounds by more than 1% on the validation data. These are missed by " in out
-    assert "%: a lower --strength or --alpha asks for less." in out
+    assert "%: a lower --alpha asks for less." in out
     assert "WARNING: No evaluated model met the constraints: " in err
     (tmp_path / "run" / "best_feasible").mkdir()
     assert f"descend evaluate {tmp_path / 'run'} --model best_feasible" in said(capsys, *train, "--resume")[1]

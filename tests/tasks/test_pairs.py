@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from datasets import Dataset
 
 from descend.errors import InputError
 from descend.tasks.text.pairs import (
@@ -23,6 +24,9 @@ from descend.tasks.text.pairs import (
 def write(file, rows):
     """Rows as a file of one of the kinds, with the columns of the first one."""
     file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".parquet":
+        Dataset.from_list(rows).to_parquet(file)
+        return file
     with file.open("w", newline="") as opened:
         if file.suffix == ".jsonl":
             opened.writelines(json.dumps(row) + "\n" for row in rows)
@@ -55,7 +59,7 @@ def texts_of(found):
     return {tuple(row["texts"]) for side in found.sides.values() for row in side}
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize(("kind", "last"), [("triplets", NEGATIVE), ("scored", SCORE), ("scored", LABEL)])
 def test_every_name_of_a_column_is_read(tmp_path, suffix, kind, last):
     longest = max(map(len, (FIRST, SECOND, last)))
@@ -174,6 +178,16 @@ def test_rows_with_twice_the_same_text_are_left_out_and_counted_once(tmp_path):
     assert kept.notes[0] == "Rows that have twice the same text are left out: 1."
 
 
+def test_two_or_three_columns_of_other_names_are_taken_in_their_order(tmp_path):
+    rows = [{"id": row, "left": f"one {row}", "right": f"other {row}", "far": f"far {row}"} for row in range(20)]
+    found = read_pairs(write(tmp_path / "three.parquet", rows))
+    assert found.notes == ("Columns of other names are taken in their order, left, right, far; rows: 20.",)
+    assert texts_of(found) == {(row["left"], row["right"], row["far"]) for row in rows}
+    rows = [{"query": f"one {row}", "labels": row % 3 / 2, "doc": f"other {row}"} for row in range(20)]
+    found = read_pairs(write(tmp_path / "two.csv", rows))
+    assert found.kind == "scored" and texts_of(found) == {(row["query"], row["doc"]) for row in rows}
+
+
 def test_generated_rows_are_read_as_those_of_files():
     rows = [row | {"negative": f"far {place}"} for place, row in enumerate(pairs(4))]
     found = generated_pairs({"train": rows, "test": rows[:2]})
@@ -193,10 +207,13 @@ BAD = {
     ),
     "few": (pairs(4), "4 pairs with 4 different groups of texts are too few"),
     "foreign": (
-        [{"left": "a", "right": "b"}],
-        "must have a column named one of anchor, .*; it has left, right. Rename",
+        [{"left": "a", "score": 1}],
+        "must have a column named one of anchor, .*; it has left, score. Rename",
     ),
-    "half foreign": ([{"anchor": "a", "right": "b"}], "must have a column named one of positive, answer"),
+    "half foreign": (
+        [{"anchor": "a", "right": "b", "up": "c", "down": "d"}],
+        "must have a column named one of positive, answer.*or leave two or three columns of texts",
+    ),
     "same": ([{"anchor": "a", "positive": "a"}], "holds no pairs of different texts"),
     "no entailment": (
         [row | {"label": "neutral"} for row in pairs(20)],
@@ -232,9 +249,12 @@ def test_files_that_do_not_fit_together_or_the_kind_are_refused(tmp_path):
     with pytest.raises(InputError, match="line 2 has a score, 0; expected triplets, as --dataset or the first"):
         read_pairs(tmp_path / "test.tsv", "triplets")
     with pytest.raises(
-        InputError, match=r"must be a file .csv, .tsv, .jsonl, .json with two texts in a row, or a fold"
+        InputError, match=r"must be a file .csv, .tsv, .jsonl, .json, .parquet with two texts in a row, or a fold"
     ):
         read_pairs(tmp_path / "train.txt")
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match=r"cut.parquet can't be read as Parquet: .* Was its download cut off\?"):
+        read_pairs(tmp_path / "cut.parquet")
     lists = write(tmp_path / "lists.jsonl", [{"anchor": ["a"], "positive": "b"}])
     with pytest.raises(InputError, match=r"line 1: anchor must be text; got \['a'\]"):
         read_pairs(lists)

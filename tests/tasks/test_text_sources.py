@@ -155,7 +155,7 @@ def test_a_tsv_is_read_as_it_was_written(tmp_path, quoting):
         ("a.json", '[{"text": "a", "label": "b", "label": "c"}]', "two entries are named 'label'"),
         ("a.csv", 'text,label\n"open,a\nb,c\n', "line 3, can't be read: unexpected end of data"),
         ("a.csv", 'text,label\n"with \\" in it",a\n', "line 2, can't be read: ',' expected after"),
-        ("a.parquet", "PAR1", "Unpack or convert other files"),
+        ("a.parquet", "PAR1", "can't be read as Parquet: "),
         ("a.jsonl.gz", "", "Unpack or convert other files"),
     ],
 )
@@ -261,7 +261,7 @@ TRAIN = "multinli_1.0_train.jsonl"
         (
             read_labelled,
             lambda root: put(root, "t.txt", "a"),
-            "or a file .csv, .tsv, .jsonl, .json with the columns text and label",
+            "or a file .csv, .tsv, .jsonl, .json, .parquet with the columns text and label",
         ),
     ],
 )

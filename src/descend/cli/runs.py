@@ -334,20 +334,22 @@ def finish(trainer: Any, *, evaluated_next: bool = False) -> None:
         evaluated_next: Whether the command goes on with its evaluation, so that nobody has to be told of it.
     """
     from descend.report.terminal import missed_sentence
-    from descend.report.words import verdict_sentence
+    from descend.report.words import less_words, verdict_sentence
 
     verdict, out, asks = trainer.verdict, trainer.args.folder, trainer.method.asks
     place = shlex.quote(str(out))
     words = ""
     if asks:
-        words = f": {verdict_sentence(verdict, 'the validation data')} {missed_sentence(verdict)}".rstrip()
+        words = (
+            f": {verdict_sentence(verdict, 'the validation data')} {missed_sentence(verdict, trainer.args)}".rstrip()
+        )
     print(f"trained {out}{words}")
     if not is_quiet() and not evaluated_next:
         print(f"How many layers suffice: descend evaluate {place}", file=sys.stderr)
     if asks and not verdict.feasible:
         kept = f"The best model that met the constraints is kept: descend evaluate {place} --model best_feasible"
-        usual = "train longer, or for fewer steps or layers if only deep ones break; or ask for less "
-        usual += "(a lower --strength or --alpha, a higher --within)."
+        usual = "train longer, or for fewer steps or layers if only deep ones break; or ask for less by "
+        usual += f"{less_words(trainer.args)}."
         none = f"No evaluated model met the constraints: {trainer.outlook.fault or usual}"
         print(f"WARNING: {kept if (out / 'best_feasible').is_dir() else none}", file=sys.stderr)
 

@@ -66,7 +66,9 @@ def kind_of(place: Path) -> str:
     if any(place.glob("*/*.txt")):
         return "labelled"
     inside = (
-        " Expected folders of .txt files, or training data in .csv, .tsv, .jsonl or .json." if place.is_dir() else ""
+        " Expected folders of .txt files, or training data in .csv, .tsv, .jsonl, .json or .parquet."
+        if place.is_dir()
+        else ""
     )
     raise InputError(f"{place} looks like none of {', '.join(CORPORA)}; choose one by --dataset.{inside}")
 

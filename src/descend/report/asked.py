@@ -8,24 +8,25 @@ from descend.report.words import (
     capitalized,
     drafts_words,
     exits_words,
+    less_words,
     missed_of,
     number,
     within_words,
 )
 from descend.results import ENOUGH_GROUPS, STATUSES, Results, Status
 
-_LESS = "ask for less by a lower strength or alpha (--strength, --alpha)"
 _MEND = (
     "Train longer; if only deep layers break, for fewer steps, as the model may overfit, or with fewer layers, as the "
-    f"last ones may have nothing left to do. Or {_LESS}. If the run’s folder holds best_feasible, that model met the "
-    "constraints: evaluate it with --model best_feasible, in Python by descend.evaluate."
+    "last ones may have nothing left to do. Or ask for less by {less}. If the run’s folder holds best_feasible, that "
+    "model met the constraints: evaluate it with --model best_feasible, in Python by descend.evaluate."
 )
 _WORDS = {
     "holds": ("✓", "Feasible", "Nothing: this is certain."),
     "undecided": (
         "≈",
         "Feasible as far as the data can tell",
-        f"Nothing on these data speaks against the constraints. To be certain, evaluate on more data, or {_LESS}.",
+        "Nothing on these data speaks against the constraints. To be certain, evaluate on more data, or ask for less "
+        "by {less}.",
     ),
     "open": ("–", "Open", f"Evaluate on at least {ENOUGH_GROUPS} groups of samples, such as clips or texts."),
     "not_significant": (
@@ -35,7 +36,7 @@ _WORDS = {
     ),
     "broken": ("✕", "Infeasible", _MEND),
 }
-"""Status → its sign, the headline, and what to do."""
+"""Status → its sign, the headline, and what to do, with a place for `less_words`."""
 
 
 def asked(group: Group) -> Box | None:
@@ -64,6 +65,7 @@ def asked(group: Group) -> Box | None:
     worse = by_run(group, ((run, _beside_input(group, run)) for run in group.runs))
     shown = "open" if worse and status in ("holds", "undecided") else shown
     tables = [_layers(group, arm) for arm in group.arms if arm.summary.asked and arm.summary.violations]
+    advice = advice.format(less=less_words(worst))
     return Box(headline, tables, [*by_run(group, lines), *worse], shown, _WORDS[shown][0], advice)
 
 

@@ -61,6 +61,8 @@ def card_of_run(
     noise_on, read = "the input embedding", "The same head reads a prediction after every layer."
     if own:
         read = "Every layer has its own exit, which reads a prediction; `from_pretrained` loads the last one."
+    if config.recipe == "embed":
+        read = "What is behind the encoder reads the tokens after every layer."
     if config.recipe.startswith("video-"):
         noise_on = "the pixels"
         read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."

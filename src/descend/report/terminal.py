@@ -1,6 +1,7 @@
 """The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from descend.report.answer import Answer
 from descend.report.asked import asked
@@ -12,6 +13,7 @@ from descend.report.words import (
     capitalized,
     drafts_words,
     exits_words,
+    less_words,
     method_words,
     missed_words,
     number,
@@ -48,7 +50,7 @@ def run_lines(summary: Summary) -> list[str]:
     if summary.asked:
         if asked := after_words(summary) or within_words(summary):
             lines.append(f"Asked: {asked}.")
-        verdict = (answer.verdict, missed_sentence(summary), answer.certificate)
+        verdict = (answer.verdict, missed_sentence(summary, summary), answer.certificate)
         lines.append(" ".join(filter(None, verdict)))
         lines += filter(None, [answer.dual])
     lines += [*_layers(answer), *_past(summary)]
@@ -93,11 +95,11 @@ def _columns(heads: Sequence[str], rows: Mapping[str, Sequence[float | None]]) -
     return ["  ".join(["", name.ljust(widths[0]), *map(str.rjust, values, widths[1:])]) for name, *values in cells]
 
 
-def missed_sentence(verdict: Verdict) -> str:
-    """Of an open verdict by how much bounds are missed, and what to lower; else empty."""
+def missed_sentence(verdict: Verdict, settings: Any) -> str:
+    """Of an open verdict by how much bounds are missed, and what asks for less, see `less_words`; else empty."""
     if verdict.status != "open" or not verdict.missed:
         return ""
-    return f"These are missed by {missed_words(verdict)}: a lower --strength or --alpha asks for less."
+    return f"These are missed by {missed_words(verdict)}: {less_words(settings)} asks for less."
 
 
 def _layers(answer: Answer) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from descend.results import (
     CONFIDENCE,
@@ -29,6 +30,7 @@ STATES: dict[Kept, str] = {
 }
 """Whether layers are within a tolerance, for readers."""
 
+_LESS = {"within": "a higher --within", "alpha": "a lower --alpha", "after": "a later layer in --after"}
 
 LEAST_FALL = 0.001
 """Certain falls below this share are not listed: in per cent, with one decimal, they read as none."""
@@ -65,6 +67,16 @@ def within_words(summary: Summary) -> str:
     """What is asked beside the last layer, see `descend.NearLast`; empty where nothing is."""
     unit, tau = summary.unit, summary.within
     return "" if tau is None else f"no {unit}’s loss more than {tau:.0%} above the last one’s"
+
+
+def less_words(settings: Any) -> str:
+    """What to change so that a run asks less of its layers.
+
+    Args:
+        settings: Its summary, or the arguments of its training.
+    """
+    given = [words for name, words in _LESS.items() if getattr(settings, name) not in (None, 0, [])]
+    return " or ".join(given) or "a lower --strength"
 
 
 def capitalized(words: str) -> str:
@@ -196,7 +208,10 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data", unit: Unit =
     breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
     more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
     sentences: dict[Status, str] = {
-        "not_asked": f"Its training did not ask that every {unit} lowers the loss, so {data} give no verdict on that.",
+        "not_asked": (
+            f"Its training did not ask, as far as Descend knows, that every {unit} lowers the loss, so {data} give no "
+            "verdict on that."
+        ),
         "open": (
             f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "
             f"needed for a verdict, such as {ENOUGH_GROUPS} clips or texts. So far {missed if chance else few} on "

@@ -57,7 +57,10 @@ class SentenceTransformers(Format):
         self.embeds = embeds
         self.measured = getattr(tokenizer, "model_max_length", None)
         if embeds:
-            self.holds = self.timed = ""  # it has no readout that could be left out
+            self.holds = (
+                f"with what is behind the encoder. It gives the embedding of layer {layers} of the whole model."
+            )
+            self.timed = ""  # it has no readout that could be left out
             config = network.config
             self.later: Any = [*network.library.later]
             self.longest = config.longest or self.measured

@@ -21,12 +21,17 @@ from descend.tasks.splits import TEST_SHARE, split_groups, tell_shared
 from descend.tasks.text.sources import MNLI_LABELS, TABLES, pair_sides, records
 from descend.tasks.text.tokens import cleaned
 
-FIRST = ("anchor", "query", "question", "sentence1", "sentence_a", "premise", "text1", "text", "first")
-SECOND = ("positive", "answer", "passage", "sentence2", "sentence_b", "hypothesis", "text2", "pair", "second")
+FIRST = ("anchor", "query", "question", "question1", "sentence1", "sentence_a", "premise", "text1", "text", "first")
+SECOND = (
+    *("positive", "answer", "passage", "question2", "sentence2", "sentence_b", "hypothesis", "text2", "pair", "second"),
+)
 NEGATIVE = ("negative", "negative_1", "hard_negative")
-SCORE = ("score", "similarity_score", "similarity", "relatedness_score")
-LABEL = ("gold_label", "label")
+SCORE = ("score", "scores", "similarity_score", "similarity", "relatedness_score")
+LABEL = ("gold_label", "label", "labels")
 """The names of columns in files, in small letters; the first that is there counts."""
+
+NUMBERS = ("id", "idx", "index")
+"""The names of columns that only number rows."""
 
 SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
 """The score of a pair with a label of MNLI's."""
@@ -66,11 +71,11 @@ class Pairs:
 def read_pairs(path: str | Path, kind: str | None = None, keep_markup: bool = False) -> Pairs:
     """Read triplets, or pairs of texts with scores.
 
-    The columns may have several names, see `FIRST` and those after it. A row of texts (first, second, negative) is a
-    triplet. A row (first, second, score) is a pair with a score; so is one whose label is a number. A row (first,
-    second) alone becomes a triplet, and so does a pair that MNLI labels *entailment*: its negative is a text that
-    contradicts the same premise, or else the second text of another training row that shares most words with the first
-    one, see `hard_negatives`.
+    The columns may have several names, see `FIRST` and those after it; two or three columns of other names are taken in
+    their order, as SentenceTransformers does. A row of texts (first, second, negative) is a triplet. A row (first,
+    second, score) is a pair with a score; so is one whose label is a number. A row (first, second) alone becomes a
+    triplet, and so does a pair that MNLI labels *entailment*: its negative is a text that contradicts the same premise,
+    or else the second text of another training row that shares most words with the first one, see `hard_negatives`.
 
     Args:
         path: A file of one of the kinds `TABLES`, or a folder with such files for the sides that their names say. A
@@ -196,7 +201,7 @@ def _rows(file: Path, kind: str | None, keep_markup: bool, passed: Counter[str])
         file: The file.
         kind: As in `read_pairs`.
         keep_markup: As in `read_pairs`.
-        passed: Counts what is passed over, by reason.
+        passed: Counts what a note should say of rows, such as that they are left out.
     """
     rows: list[dict[str, Any]] = []
     found: str | None = None
@@ -206,7 +211,7 @@ def _rows(file: Path, kind: str | None, keep_markup: bool, passed: Counter[str])
         found = this
         texts = [row[name] for name in ("first", "second", "negative") if row[name] is not None]
         if len({*texts}) < len(texts):
-            passed["have twice the same text"] += 1
+            passed["Rows that have twice the same text are left out"] += 1
         else:
             rows.append(row)
     refuse((not rows, f"{file} holds no pairs of different texts with a label. Give at least two columns of texts."))
@@ -226,16 +231,8 @@ def _labelled(
     types: set[type] = set()
     for place, row in records(file):
         names = {str(name).casefold(): name for name in row if name}
-        first, second, negative, score, label = (
-            next((names[each] for each in known if each in names), None)
-            for known in (FIRST, SECOND, NEGATIVE, SCORE, LABEL)
-        )
-        if first is None or second is None:
-            known = FIRST if first is None else SECOND
-            raise InputError(
-                f"{place} must have a column named one of {', '.join(known)}; it has {', '.join(map(str, row))}. "
-                "Rename the column of the texts."
-            )
+        score, label = (next((names[each] for each in known if each in names), None) for known in (SCORE, LABEL))
+        first, second, negative = _texts_in(names, place, passed)
         texts = [_text(row[name], place, name, keep_markup) for name in (first, second, negative) if name is not None]
         value: Any = 1.0
         if negative is not None and kind != SCORED:
@@ -243,7 +240,7 @@ def _labelled(
         elif score is not None or label is not None:
             given = row[str(score or label)]
             if given == "-" and score is None:  # MNLI's annotators did not agree
-                passed["have a label on which the annotators did not agree"] += 1
+                passed["Rows that have a label on which the annotators did not agree are left out"] += 1
                 continue
             value = given if score is None and given in MNLI_LABELS else _number(given, place)
             types.add(type(value))
@@ -277,6 +274,28 @@ def _labelled(
             f"{', '.join(MNLI_LABELS)}; or name the column score, if more is nearer.",
         )
     )
+
+
+def _texts_in(names: dict[str, Any], place: str, passed: Counter[str]) -> Sequence[str | None]:
+    """The columns of a row's texts: first, second and negative.
+
+    Args:
+        names: The columns by their names in small letters.
+        place: Where the row is.
+        passed: As in `_rows`.
+    """
+    found = [next((names[each] for each in known if each in names), None) for known in (FIRST, SECOND, NEGATIVE)]
+    if None not in found[:2]:
+        return found
+    others = [name for each, name in names.items() if each not in (*SCORE, *LABEL, *NUMBERS)]
+    if len(others) not in (2, 3):
+        raise InputError(
+            f"{place} must have a column named one of {', '.join(FIRST if found[0] is None else SECOND)}; it has "
+            f"{', '.join(map(str, names.values())) or 'none'}. Rename the column of the texts, or leave two or three "
+            "columns of texts."
+        )
+    passed[f"Columns of other names are taken in their order, {', '.join(others)}; rows"] += 1
+    return [*others, None][:3]
 
 
 def _text(value: Any, place: str, name: str, keep_markup: bool) -> str:
@@ -319,7 +338,7 @@ def _prepared(kind: str, sides: dict[str, list[dict[str, Any]]], name: str, pass
         tell_shared(
             {side: {row[name] for row in rows for name in named} - {None} for side, rows in sides.items()}, "texts"
         )
-    notes = [f"Rows that {why} are left out: {count:,}." for why, count in passed.items()]
+    notes = [f"{what}: {count:,}." for what, count in passed.items()]
     notes += _with_negatives(sides, name) if kind == TRIPLETS else _scaled(sides, name)
     texts = ("first", "second", "negative")[: 3 if kind == TRIPLETS else 2]
     parts = {

@@ -25,7 +25,7 @@ from descend.tasks.folders import class_files, class_name, class_order, folders_
 from descend.tasks.splits import TEST_SHARE, split_classes
 from descend.tasks.text.tokens import cleaned
 
-TABLES = (".csv", ".tsv", ".jsonl", ".json")
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """Suffixes of files with a text in each row."""
 
 MNLI_FILES = (".tsv", ".jsonl")
@@ -277,7 +277,22 @@ def _rows(
 
 def records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file of one of the kinds `TABLES`, with their places."""
-    return json_objects(file) if file.suffix.lower().startswith(".json") else _table(file)
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
+        return _parquet(file)
+    return json_objects(file) if suffix.startswith(".json") else _table(file)
+
+
+def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow.parquet
+
+    with refusing(f"{file} can't be read as Parquet", "Was its download cut off?"):
+        number = 0
+        with pyarrow.parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(1024):
+                for row in batch.to_pylist():
+                    yield f"{file}, row {number}", row
+                    number += 1
 
 
 def _table(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
