@@ -339,7 +339,7 @@ def finish(trainer: Any, *, evaluated_next: bool = False) -> None:
     verdict, out, asks = trainer.verdict, trainer.args.folder, trainer.method.asks
     place = shlex.quote(str(out))
     words = ""
-    if asks:
+    if asks and not (evaluated_next and verdict.few_groups):  # the evaluation tells more
         words = (
             f": {verdict_sentence(verdict, 'the validation data')} {missed_sentence(verdict, trainer.args)}".rstrip()
         )
