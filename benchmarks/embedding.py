@@ -100,14 +100,19 @@ def write_data(mnli: Path, folder: Path) -> None:
 
 
 def open_cells(rows: Sequence[dict[str, Any]]) -> Iterator[Cell]:
-    """The cells that are not among rows: an arm's runs at all rates, then further seeds at the chosen one."""
+    """The cells that are not among rows: an arm's runs at all rates, then further seeds at the chosen one.
+
+    A seed of all arms comes before the next one.
+    """
     done = {Cell(*(row[name] for name in Cell._fields)) for row in rows}
     for name, model in MODELS.items():
+        wanted: list[Cell] = []
         for arm in model.arms:
             cells = [Cell(name, arm, rate, seed) for rate in model.rates for seed in model.seeds]
             if len(model.rates) > 1 and all(cell in done for cell in cells):
                 cells = [Cell(name, arm, chosen_rate(rows, name, arm), seed) for seed in SEEDS]
-            yield from (cell for cell in cells if cell not in done)
+            wanted += cells
+        yield from sorted((cell for cell in wanted if cell not in done), key=lambda cell: cell.seed)
 
 
 def chosen_rate(rows: Sequence[dict[str, Any]], model: str, arm: str) -> float:
