@@ -237,16 +237,18 @@ def final(rows: Sequence[dict[str, Any]], model: str, arm: str) -> list[dict[str
     return sorted((row for row in known if row["rate"] == rate), key=lambda row: row["seed"])
 
 
-def score(row: dict[str, Any], what: str) -> float:
-    """A row's test accuracy in points: of the ``last`` layer, or of the ``inner`` ones from 1 in the mean."""
-    values = row["test"]
+def score(row: dict[str, Any], what: str, of: str = "test") -> float:
+    """A row's accuracy or ρ in points: of the ``last`` layer, or of the ``inner`` ones from 1 in the mean."""
+    values = row[of]
     return 100 * (values[-1] if what == "last" else sum(values[1:-1]) / len(values[1:-1]))
 
 
-def difference(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], what: str) -> Interval:
-    """The paired difference of two arms' test scores over their seeds, in points."""
-    rivals = {row["seed"]: score(row, what) for row in others}
-    return interval([score(row, what) - rivals[row["seed"]] for row in rows if row["seed"] in rivals])
+def difference(
+    rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], what: str, of: str = "test"
+) -> Interval:
+    """The paired difference of two arms' scores over their seeds, in points."""
+    rivals = {row["seed"]: score(row, what, of) for row in others}
+    return interval([score(row, what, of) - rivals[row["seed"]] for row in rows if row["seed"] in rivals])
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -256,6 +258,9 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield from ("", f"### {name}: {title}", "")
             heads = ["arm", "rate", "seeds", *(f"{layer}" for layer in range(model.depth + 1))]
             yield from table_lines(heads, _by_layer(rows, name, of))
+    yield from ("", "### minilm: against plain training, in points", "")
+    heads = ["arm", "accuracy, mean of layers 1 to 5", "last layer", "ρ × 100, last layer", "K within 2"]
+    yield from table_lines(heads, _against_plain(rows))
     yield from ("", "### Primary comparisons", "")
     yield from table_lines(["comparison", "points of accuracy", "p", "Holm at .05"], _primary(rows))
 
@@ -266,6 +271,19 @@ def _by_layer(rows: Sequence[dict[str, Any]], name: str, of: str) -> Iterator[li
         if members := final(rows, name, arm):
             means = [100 * sum(values) / len(values) for values in zip(*(row[of] for row in members), strict=True)]
             yield [f"`{arm}`", f"{members[0]['rate']:g}", str(len(members)), *(f"{mean:.1f}" for mean in means)]
+
+
+def _against_plain(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
+    """MiniLM's arms beside `erm`; K and all deeper layers are within two points of its last one, in the means."""
+    plain = final(rows, "minilm", "erm")
+    full = sum(score(row, "last") for row in plain) / len(plain)
+    for arm in MODELS["minilm"].arms:
+        members = final(rows, "minilm", arm)
+        means = [100 * sum(values) / len(values) for values in zip(*(row["test"] for row in members), strict=True)]
+        needed = next(layer for layer in range(len(means)) if min(means[layer:]) >= full - 2)
+        found = [("inner", "test"), ("last", "test"), ("last", "pairs")] if arm != "erm" else []
+        cells = [difference(members, plain, what, of) for what, of in found]
+        yield [f"`{arm}`", *([f"{mean:+.2f} ± {half:.2f}" for mean, half, _ in cells] or 3 * ["–"]), str(needed)]
 
 
 def _primary(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from benchmarks import embedding
 from descend.results import RunConfig, Summary
 from reproduction import depth, picture, table, tables
 from tests.support.documented import ROOT
@@ -155,6 +156,17 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch)
     needed = depth.layers(table.read(records / "methods.jsonl")).set_index("method")["K within 2"]
     keep = [needed[depth.LABELS[each]] for each in ("linear", "useful-.8", "probe")]
     assert "DINOv2-S needs {} of 12 layers, with geometric bounds {}, after plain training {}.".format(*keep) in readme
+
+
+def test_the_pages_on_embedding_models_have_the_rows_of_their_command():
+    rows = embedding.read_rows([ROOT / "reproduction" / "records" / "embedding.jsonl"])
+    printed = list(embedding.tables(rows))
+    full, short = (ROOT / place for place in ("reproduction/records/embedding.md", "docs/results/layers.md"))
+    assert "\n".join(printed).strip() in full.read_text("utf-8")
+    arms = {"plain training": "erm", "`linear`, the default": "linear", "`--within 0.1`": "within-.1"}
+    for name, arm in (arms | {"AdaptiveLayerLoss": "adaptive"}).items():
+        row = next(line for line in printed if line.startswith(f"| `{arm}` |")).split(" | ")[4:]
+        assert f"| {name} | {' | '.join(row)}" in short.read_text("utf-8")
 
 
 def test_the_layers_page_has_the_rows_of_its_command(monkeypatch, capsys):
