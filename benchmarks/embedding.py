@@ -52,6 +52,9 @@ class Model(NamedTuple):
     arms: tuple[str, ...]
 
 
+AS_GIVEN = "as given"
+"""The arm of a model that was not trained."""
+
 ARMS: dict[str, dict[str, Any]] = {
     "erm": {"method": "erm"},
     "linear": {"method": "linear"},
@@ -106,7 +109,7 @@ def open_cells(rows: Sequence[dict[str, Any]]) -> Iterator[Cell]:
     """
     done = {Cell(*(row[name] for name in Cell._fields)) for row in rows}
     for name, model in MODELS.items():
-        wanted: list[Cell] = []
+        wanted = [Cell(name, AS_GIVEN, 0.0, 0)]
         for arm in model.arms:
             cells = [Cell(name, arm, rate, seed) for rate in model.rates for seed in model.seeds]
             if len(model.rates) > 1 and all(cell in done for cell in cells):
@@ -129,8 +132,10 @@ def run_cell(cell: Cell, start: Path, data: Path) -> dict[str, Any]:
     """Train a cell and measure it; a row."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        adapts = cell.arm.startswith("adaptive")
-        network = (adaptive if adapts else trained)(cell, start, data, Path(folder) / "run")
+        network = start
+        if cell.arm != AS_GIVEN:
+            adapts = cell.arm.startswith("adaptive")
+            network = (adaptive if adapts else trained)(cell, start, data, Path(folder) / "run")
         seconds = time.perf_counter() - began
         run = Run.frozen(str(network), str(data), task="embed", dataset="triplets", max_length=LENGTH)
         scored = Run.frozen(str(network), str(data), task="embed", dataset="scored", max_length=LENGTH)
@@ -267,7 +272,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def _by_layer(rows: Sequence[dict[str, Any]], name: str, of: str) -> Iterator[list[str]]:
     """A row of each arm: its means over seeds at every layer."""
-    for arm in MODELS[name].arms:
+    for arm in (AS_GIVEN, *MODELS[name].arms):
         if members := final(rows, name, arm):
             means = [100 * sum(values) / len(values) for values in zip(*(row[of] for row in members), strict=True)]
             yield [f"`{arm}`", f"{members[0]['rate']:g}", str(len(members)), *(f"{mean:.1f}" for mean in means)]
@@ -276,11 +281,12 @@ def _by_layer(rows: Sequence[dict[str, Any]], name: str, of: str) -> Iterator[li
 def _against_plain(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
     """MiniLM's arms beside `erm`; K and all deeper layers are within two points of its last one, in the means."""
     plain = final(rows, "minilm", "erm")
-    full = sum(score(row, "last") for row in plain) / len(plain)
+    full = sum(score(row, "last") for row in plain) / max(len(plain), 1)
     for arm in MODELS["minilm"].arms:
-        members = final(rows, "minilm", arm)
+        if not (members := final(rows, "minilm", arm)):
+            continue
         means = [100 * sum(values) / len(values) for values in zip(*(row["test"] for row in members), strict=True)]
-        needed = next(layer for layer in range(len(means)) if min(means[layer:]) >= full - 2)
+        needed = next((layer for layer in range(len(means)) if min(means[layer:]) >= full - 2), len(means))
         found = [("inner", "test"), ("last", "test"), ("last", "pairs")] if arm != "erm" else []
         cells = [difference(members, plain, what, of) for what, of in found]
         yield [f"`{arm}`", *([f"{mean:+.2f} ± {half:.2f}" for mean, half, _ in cells] or 3 * ["–"]), str(needed)]

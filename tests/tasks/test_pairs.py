@@ -4,12 +4,13 @@ import csv
 import json
 
 import pytest
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, Value
 
 from descend.errors import InputError
 from descend.tasks.text.pairs import (
     FIRST,
     LABEL,
+    MNLI_LABELS,
     NEGATIVE,
     SCORE,
     SECOND,
@@ -181,11 +182,25 @@ def test_rows_with_twice_the_same_text_are_left_out_and_counted_once(tmp_path):
 def test_two_or_three_columns_of_other_names_are_taken_in_their_order(tmp_path):
     rows = [{"id": row, "left": f"one {row}", "right": f"other {row}", "far": f"far {row}"} for row in range(20)]
     found = read_pairs(write(tmp_path / "three.parquet", rows))
-    assert found.notes == ("Columns of other names are taken in their order, left, right, far; rows: 20.",)
+    told = "No column has a known name: left is the first text, right is the second, far is the negative; rows: 20."
+    assert found.notes == (told,)
     assert texts_of(found) == {(row["left"], row["right"], row["far"]) for row in rows}
-    rows = [{"query": f"one {row}", "labels": row % 3 / 2, "doc": f"other {row}"} for row in range(20)]
-    found = read_pairs(write(tmp_path / "two.csv", rows))
-    assert found.kind == "scored" and texts_of(found) == {(row["query"], row["doc"]) for row in rows}
+    rows = [{"q": f"one {row}", "labels": row % 3 / 2, "doc": f"other {row}"} for row in range(20)]
+    turned = [dict(reversed(row.items())) for row in rows[1:]]  # the first row says the order
+    found = read_pairs(write(tmp_path / "two.jsonl", [rows[0], *turned]))
+    assert found.kind == "scored" and texts_of(found) == {(row["q"], row["doc"]) for row in rows}
+
+
+def test_classes_in_parquet_have_their_names(tmp_path):
+    features = Features(premise=Value("string"), hypothesis=Value("string"), label=ClassLabel(names=MNLI_LABELS))
+    numbers = [row | {"label": MNLI_LABELS.index(row.pop("gold_label"))} for row in mnli(20)]
+    data = Dataset.from_list([*numbers, numbers[0] | {"label": -1}], features)
+    data.to_parquet(tmp_path / "pairs.parquet")
+    found = read_pairs(tmp_path / "pairs.parquet")
+    assert found.notes[0] == "Rows that have a label on which the annotators did not agree are left out: 1."
+    assert texts_of(found) == {
+        (f"premise {row}", f"entailment of {row}", f"contradiction of {row}") for row in range(20)
+    }
 
 
 def test_generated_rows_are_read_as_those_of_files():
@@ -210,10 +225,12 @@ BAD = {
         [{"left": "a", "score": 1}],
         "must have a column named one of anchor, .*; it has left, score. Rename",
     ),
-    "half foreign": (
-        [{"anchor": "a", "right": "b", "up": "c", "down": "d"}],
-        "must have a column named one of positive, answer.*or leave two or three columns of texts",
+    "half foreign": ([{"anchor": "a", "right": "b"}], "must have a column named one of positive, answer"),
+    "more than a pair beside a score": (
+        [{"left": "a", "right": "b", "genre": "c", "score": 1}],
+        "must have a column named one of anchor",
     ),
+    "numbers of rows": ([{"a": "a", "b": "b", "row": 3}], "must have a column named one of anchor"),
     "same": ([{"anchor": "a", "positive": "a"}], "holds no pairs of different texts"),
     "no entailment": (
         [row | {"label": "neutral"} for row in pairs(20)],

@@ -62,7 +62,7 @@ def card_of_run(
     if own:
         read = "Every layer has its own exit, which reads a prediction; `from_pretrained` loads the last one."
     if config.recipe == "embed":
-        read = "What is behind the encoder reads the tokens after every layer."
+        read = "The modules after the encoder read every layer's tokens."
     if config.recipe.startswith("video-"):
         noise_on = "the pixels"
         read = "It takes grey frames of 160×160 pixels, and each layer's output is read as such a frame."

@@ -75,8 +75,9 @@ def less_words(settings: Any) -> str:
     Args:
         settings: Its summary, or the arguments of its training.
     """
-    given = [words for name, words in _LESS.items() if getattr(settings, name) not in (None, 0, [])]
-    return " or ".join(given) or "a lower --strength"
+    given = [words for name, words in _LESS.items() if getattr(settings, name) not in (None, [])]
+    own = isinstance(settings, Summary) and settings.strength is None  # a target of one's own
+    return " or ".join(given) or ("weaker constraints" if own else "a lower --strength")
 
 
 def capitalized(words: str) -> str:
@@ -207,10 +208,10 @@ def verdict_sentence(verdict: Verdict, data: str = "held-out data", unit: Unit =
     missed = f"{listed(chance, unit)} {misses} by more than {VIOLATION_TOLERANCE:.0%}"
     breaks = "breaks its constraint" if len(proven) == 1 else "break their constraints"
     more = f" {missed[0].upper()}{missed[1:]}, which may be chance: evaluate on more samples." if chance else ""
+    known = ", as far as Descend knows," if isinstance(verdict, Summary) and verdict.method == "plain" else ""
     sentences: dict[Status, str] = {
         "not_asked": (
-            f"Its training did not ask, as far as Descend knows, that every {unit} lowers the loss, so {data} give no "
-            "verdict on that."
+            f"Its training did not ask{known} that every {unit} lowers the loss, so {data} give no verdict on that."
         ),
         "open": (
             f"Open: {verdict.groups} group{'s' * (verdict.groups != 1)} of samples, at least {ENOUGH_GROUPS} are "

@@ -58,7 +58,7 @@ class SentenceTransformers(Format):
         self.measured = getattr(tokenizer, "model_max_length", None)
         if embeds:
             self.holds = (
-                f"with what is behind the encoder. It gives the embedding of layer {layers} of the whole model."
+                f"with the modules after the encoder. It gives the embedding of layer {layers} of the whole model."
             )
             self.timed = ""  # it has no readout that could be left out
             config = network.config

@@ -30,7 +30,7 @@ SCORE = ("score", "scores", "similarity_score", "similarity", "relatedness_score
 LABEL = ("gold_label", "label", "labels")
 """The names of columns in files, in small letters; the first that is there counts."""
 
-NUMBERS = ("id", "idx", "index")
+NUMBERS = ("", "id", "idx", "index", "pairid", "uid", "unnamed: 0")
 """The names of columns that only number rows."""
 
 SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
@@ -71,11 +71,12 @@ class Pairs:
 def read_pairs(path: str | Path, kind: str | None = None, keep_markup: bool = False) -> Pairs:
     """Read triplets, or pairs of texts with scores.
 
-    The columns may have several names, see `FIRST` and those after it; two or three columns of other names are taken in
-    their order, as SentenceTransformers does. A row of texts (first, second, negative) is a triplet. A row (first,
-    second, score) is a pair with a score; so is one whose label is a number. A row (first, second) alone becomes a
-    triplet, and so does a pair that MNLI labels *entailment*: its negative is a text that contradicts the same premise,
-    or else the second text of another training row that shares most words with the first one, see `hard_negatives`.
+    The columns may have several names, see `FIRST` and those after it. Where no text has one, two or three columns are
+    taken in their order, as SentenceTransformers does. A row of texts (first, second, negative) is a triplet. A row
+    (first, second, score) is a pair with a score; so is one whose label is a number. A row (first, second) alone
+    becomes a triplet, and so does a pair that MNLI labels *entailment*: its negative is a text that contradicts the
+    same premise, or else the second text of another training row that shares most words with the first one, see
+    `hard_negatives`.
 
     Args:
         path: A file of one of the kinds `TABLES`, or a folder with such files for the sides that their names say. A
@@ -229,10 +230,26 @@ def _labelled(
     """
     numbers: set[float] = set()
     types: set[type] = set()
+    ordered: Sequence[str] = ()
     for place, row in records(file):
         names = {str(name).casefold(): name for name in row if name}
-        score, label = (next((names[each] for each in known if each in names), None) for known in (SCORE, LABEL))
-        first, second, negative = _texts_in(names, place, passed)
+        first, second, negative, score, label = (
+            next((names[each] for each in known if each in names), None)
+            for known in (FIRST, SECOND, NEGATIVE, SCORE, LABEL)
+        )
+        if first is second is negative is None:
+            ordered = ordered or _in_order(row, score or label)
+            first, second, negative = [*(name for name in ordered if name in row), None, None, None][:3]
+        if first is None or second is None:
+            known = FIRST if first is None else SECOND
+            raise InputError(
+                f"{place} must have a column named one of {', '.join(known)}; it has {', '.join(map(str, row))}. "
+                "Rename the column of the texts."
+            )
+        if ordered:
+            roles = zip(ordered, ("the first text", "the second", "the negative"), strict=False)
+            told = ", ".join(f"{name} is {role}" for name, role in roles)
+            passed[f"No column has a known name: {told}; rows"] += 1
         texts = [_text(row[name], place, name, keep_markup) for name in (first, second, negative) if name is not None]
         value: Any = 1.0
         if negative is not None and kind != SCORED:
@@ -276,26 +293,25 @@ def _labelled(
     )
 
 
-def _texts_in(names: dict[str, Any], place: str, passed: Counter[str]) -> Sequence[str | None]:
-    """The columns of a row's texts: first, second and negative.
+def _in_order(row: dict[str, Any], scored: str | None) -> list[str]:
+    """The columns of a file's texts in their order, by its first row; none if they can't be told from others.
 
     Args:
-        names: The columns by their names in small letters.
-        place: Where the row is.
-        passed: As in `_rows`.
+        row: The row.
+        scored: The column of its score or label; with one there are two texts.
     """
-    found = [next((names[each] for each in known if each in names), None) for known in (FIRST, SECOND, NEGATIVE)]
-    if None not in found[:2]:
-        return found
-    others = [name for each, name in names.items() if each not in (*SCORE, *LABEL, *NUMBERS)]
-    if len(others) not in (2, 3):
-        raise InputError(
-            f"{place} must have a column named one of {', '.join(FIRST if found[0] is None else SECOND)}; it has "
-            f"{', '.join(map(str, names.values())) or 'none'}. Rename the column of the texts, or leave two or three "
-            "columns of texts."
-        )
-    passed[f"Columns of other names are taken in their order, {', '.join(others)}; rows"] += 1
-    return [*others, None][:3]
+    names = [name for name in row if name.casefold() not in (*SCORE, *LABEL, *NUMBERS)]
+    texts = all(plain_text(row[name]) and not _is_number(row[name]) for name in names)
+    return names if texts and len(names) in ((2,) if scored else (2, 3)) else []
+
+
+def _is_number(value: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _text(value: Any, place: str, name: str, keep_markup: bool) -> str:

@@ -34,6 +34,12 @@ MNLI_FILES = (".tsv", ".jsonl")
 MOST_REVIEW = 2**24
 """Largest file of a review, in bytes."""
 
+MOST_TABLE = 2**30
+"""Largest part (row group) of a file in Parquet, unpacked, in bytes."""
+
+ROWS_AT_ONCE = 64
+"""Rows of such a file that are read at once."""
+
 IMDB_LABELS = ("neg", "pos")
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
 """The classes in GLUE's order."""
@@ -284,13 +290,26 @@ def records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a file in Parquet; classes of `datasets` by their names, and ``-`` for none."""
     import pyarrow.parquet
 
     with refusing(f"{file} can't be read as Parquet", "Was its download cut off?"):
         number = 0
         with pyarrow.parquet.ParquetFile(file) as table:
-            for batch in table.iter_batches(1024):
+            schema, about = table.schema_arrow, table.metadata
+            largest = max((about.row_group(place).total_byte_size for place in range(about.num_row_groups)), default=0)
+            refuse(
+                (largest > MOST_TABLE, f"{file} has a part of {largest:,} bytes, above {MOST_TABLE:,}. Split it."),
+                (len({*schema.names}) < len(schema.names), f"{file} has two columns of one name. Rename one."),
+            )
+            features = Features.from_arrow_schema(schema)
+            classes = {name: kind.names for name, kind in features.items() if isinstance(kind, ClassLabel)}
+            columns = [name for name in schema.names if not name.startswith("__index_level_")]  # those of pandas
+            for batch in table.iter_batches(ROWS_AT_ONCE, columns=columns):
                 for row in batch.to_pylist():
+                    for name, names in classes.items():
+                        known = row[name] is not None and 0 <= row[name] < len(names)
+                        row[name] = names[row[name]] if known else "-"
                     yield f"{file}, row {number}", row
                     number += 1
 
