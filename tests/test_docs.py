@@ -164,7 +164,8 @@ def test_the_pages_on_embedding_models_have_the_rows_of_their_command():
     full, short = (ROOT / place for place in ("reproduction/records/embedding.md", "docs/results/layers.md"))
     assert "\n".join(printed).strip() in full.read_text("utf-8")
     arms = {"plain training": "erm", "`linear`, the default": "linear", "`--within 0.1`": "within-.1"}
-    for name, arm in (arms | {"AdaptiveLayerLoss": "adaptive"}).items():
+    arms |= {"AdaptiveLayerLoss": "adaptive", "the same, all layers a step": "adaptive-all"}
+    for name, arm in arms.items():
         row = next(line for line in printed if line.startswith(f"| `{arm}` |")).split(" | ")[4:]
         assert f"| {name} | {' | '.join(row)}" in short.read_text("utf-8")
 

@@ -161,9 +161,10 @@ def read_config(folder: Path) -> RunConfig:
     if not path.exists() and any(any(folder.glob(name)) for name in written):
         page = f" Its page: descend report {folder}." if (folder / SUMMARY_FILE).is_file() else ""
         raise InputError(
-            f"{folder} was written by a script, and is no run of descend train, which names its data and model. In "
-            "Python descend.evaluate evaluates the model. descend.run.export_model writes the first layers of a model "
-            f"of Transformers; of your own, cut the list of blocks.{page}"
+            f"{folder} was written by descend layers or by a script, and is no run of descend train, which names its "
+            "data and model. descend layers MODEL --data PATH --save FOLDER --layers K writes the first layers of a "
+            "model as it is; in Python descend.evaluate evaluates a model, and descend.run.export_model writes the "
+            f"first layers of a model of Transformers; of your own, cut the list of blocks.{page}"
         )
     content = read_json(path)
     if isinstance(content, Mapping) and "recipe" not in content:
