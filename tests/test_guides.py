@@ -125,6 +125,7 @@ def test_its_commands_run(run, page):
         assert scope["cleaned"].shape == (6, 160, 160) and scope["after_3"].shape == (3, 160, 160)
 
 
+@pytest.mark.slow
 def test_constraints_of_ones_own_print_what_the_page_shows_and_cooper_agrees(capsys):
     page = GUIDES / "constraints.md"
     rate, gap, coopers = python_blocks(page)

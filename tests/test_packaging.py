@@ -281,10 +281,10 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 @pytest.mark.parametrize(
     ("argv", "module"),
     [
-        (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
         *(
             pytest.param(argv, module, marks=pytest.mark.slow)
             for argv, module in (
+                (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
                 (["demo"], "PIL"),
                 (["demo"], "matplotlib"),
                 (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),

@@ -269,6 +269,7 @@ def test_the_number_may_be_in_a_configuration():
     assert Configured.config.steps == model.depth == 4
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_past_the_iterations_of_training(tmp_path):
     model = unrolled.pgd(depth=None, iterations="max_iter")
     trainer = trainer_of(model, unrolled.Recovery(), measured(16), tmp_path / "run")

@@ -43,7 +43,9 @@ def unfold(visit: Visit) -> None:
     visit.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    "size", [pytest.param(DESK, id="desk"), pytest.param(PHONE, id="phone", marks=pytest.mark.slow)]
+)
 def test_it_fits_axe_finds_nothing_and_what_was_asked_is_first(browser: Browser, pages: list[Path], size: dict) -> None:
     for file, samples in zip(pages, (".layers", ".texts"), strict=True):
         assert file.stat().st_size < 1.5e6

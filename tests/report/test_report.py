@@ -369,7 +369,7 @@ def test_the_page_claims_no_more_than_the_data(view, runs_are: list[str], status
     assert (" of 2 runs" in box.headline) == (len(runs_are) == 2)
     assert ("evaluate on more data first" in box.advice) == (status == "not_significant")
     assert ("at least 12 groups" in box.advice) == (status in ("open", "missed"))
-    assert ("--strength" in box.advice) == (status not in ("holds", "open"))
+    assert ("by a lower --alpha" in box.advice) == (status not in ("holds", "open"))
 
 
 def test_an_open_verdict_says_what_is_missed_and_what_to_lower(view) -> None:
@@ -377,7 +377,21 @@ def test_an_open_verdict_says_what_is_missed_and_what_to_lower(view) -> None:
     missed = {"violations": [-0.1, *[0.14] * 5, 0.21], "bounds": [1.0] * 7, "violated": [2, 3, 4, 5, 6, 7]}
     box = asked(group_of(view(**FEW | {"feasible": False} | missed)))
     assert (box.status, box.headline) == ("not_significant", "6 of 7 constraints missed, by 14 to 21 %: open")
-    assert "at least 12 groups" in box.advice and "--strength" in box.advice
+    assert "at least 12 groups" in box.advice and "by a lower --alpha" in box.advice
+
+
+@pytest.mark.parametrize(
+    ("asks", "advice"),
+    [
+        ({"alpha": [], "strength": 0.8}, "a lower --strength"),
+        ({"alpha": [], "within": 0.0}, "a higher --within"),
+        ({"alpha": [], "after": 2}, "a later layer in --after"),
+        ({"alpha": []}, "weaker constraints"),
+    ],
+)
+def test_the_advice_names_the_setting_that_a_run_has(view, asks, advice) -> None:
+    box = asked(group_of(view(**VERDICTS["broken"] | {"strength": None} | asks)))
+    assert f"ask for less by {advice}." in box.advice
 
 
 def test_a_difference_is_of_the_same_samples_cut_alike(tmp_path: Path) -> None:
