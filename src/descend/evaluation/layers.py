@@ -204,7 +204,7 @@ def survey(task: Task, batches: Iterable[dict[str, Any]]) -> tuple[str, float | 
     """
     fields: dict[str, Any] = defaultdict(partial(hashlib.blake2b, digest_size=8))
     classes: Counter[int] = Counter()
-    for batch in counted(batches, "reading samples", "batch"):
+    for batch in counted(batches, "reading samples", "part"):
         mask, target = task.mask(batch), task.target(batch)
         if task.metric == "accuracy" and target.ndim == 1:
             classes.update(target.tolist())

@@ -243,7 +243,7 @@ def _time_ratio(run: Run, threshold: float) -> float:
     device, seconds = torch.device(run.batches.device), [0.0, 0.0]
     model.eval()
     count = len(run.batches.loader(run.samples))
-    batches = counted(run.batches.of(run.samples), "timing exits", "batch", count)
+    batches = counted(run.batches.of(run.samples), "timing exits", "part", count)
     for turn, batch in enumerate(batches):
         inputs = run.task.inputs(batch)
         passes = (lambda inputs=inputs: model(**inputs), lambda inputs=inputs: model.exits(inputs, leave_at(threshold)))

@@ -50,7 +50,7 @@ def input_metrics(run: Run, levels: Levels) -> Iterator[tuple[str, dict[float, f
     if not hasattr(task, "picture"):
         return
     totals, seen = dict.fromkeys(levels, 0.0), 0
-    for batch in counted(run.batches.loader(data), "measuring the input", "batch"):
+    for batch in counted(run.batches.loader(data), "measuring the input", "part"):
         clean, target = task.inputs(batch), task.target(batch)
         draws = SampleDraws(range(seen, seen + len(clean)))
         seen += len(clean)

@@ -342,7 +342,7 @@ class _ShowProgress(ProgressCallback):
         if state.is_world_process_zero:
             if self.prediction_bar is None:
                 count = len(eval_dataloader) if has_length(eval_dataloader) else None
-                self.prediction_bar = progress(count, "evaluating", "batch", leave=False)
+                self.prediction_bar = progress(count, "evaluating", "part", leave=False)
             self.prediction_bar.update()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
