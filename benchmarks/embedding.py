@@ -15,6 +15,7 @@ import torch
 import descend
 from benchmarks.unrolled import Interval, hash_of, interval, read_rows, table_lines
 from descend.evaluation.layers import few, measure
+from descend.results import first_within
 from descend.run import Run
 from descend.tasks.text.pairs import read_pairs, split_validation
 from reproduction.table import holm
@@ -69,14 +70,22 @@ MODELS = {
     "mpnet": Model(12, 60, (2e-5,), range(2), ("erm", "linear", "within-.1", "adaptive")),
 }
 
-PRIMARY = (
+PRIMARY: tuple[tuple[str, str, str | int], ...] = (
     ("linear", "adaptive", "inner"),
     ("linear", "adaptive", "last"),
     ("within-.1", "adaptive", "inner"),
     ("within-.1", "linear", "last"),
     ("linear", "erm", "last"),
 )
-"""Two arms and what is compared of them."""
+"""Two arms and what is compared of them: see `score`."""
+
+OTHERS = (
+    *(("within-.1", "linear", layer) for layer in range(1, 6)),
+    ("within-.1", "linear", "inner"),
+    ("linear", "adaptive-all", "inner"),
+    ("within-.1", "adaptive-all", "inner"),
+)
+"""Comparisons of the record that the plan does not name."""
 
 
 class Cell(NamedTuple):
@@ -242,14 +251,16 @@ def final(rows: Sequence[dict[str, Any]], model: str, arm: str) -> list[dict[str
     return sorted((row for row in known if row["rate"] == rate), key=lambda row: row["seed"])
 
 
-def score(row: dict[str, Any], what: str, of: str = "test") -> float:
-    """A row's accuracy or ρ in points: of the ``last`` layer, or of the ``inner`` ones from 1 in the mean."""
+def score(row: dict[str, Any], what: str | int, of: str = "test") -> float:
+    """A row's accuracy or ρ in points: of a layer, the ``last`` one, or the ``inner`` ones from 1 in the mean."""
     values = row[of]
+    if isinstance(what, int):
+        return 100 * values[what]
     return 100 * (values[-1] if what == "last" else sum(values[1:-1]) / len(values[1:-1]))
 
 
 def difference(
-    rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], what: str, of: str = "test"
+    rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], what: str | int, of: str = "test"
 ) -> Interval:
     """The paired difference of two arms' scores over their seeds, in points."""
     rivals = {row["seed"]: score(row, what, of) for row in others}
@@ -266,44 +277,70 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from ("", "### minilm: against plain training, in points", "")
     heads = ["arm", "accuracy, mean of layers 1 to 5", "last layer", "ρ × 100, last layer", "K within 2"]
     yield from table_lines(heads, _against_plain(rows))
+    yield from ("", "### minilm: ρ × 100 of the last layer by rate, over seeds 0 to 2", "")
+    yield from table_lines(["arm", *(f"{rate:g}" for rate in MODELS["minilm"].rates)], _by_rate(rows))
     yield from ("", "### Primary comparisons", "")
     yield from table_lines(["comparison", "points of accuracy", "p", "Holm at .05"], _primary(rows))
+    yield from ("", "### Other comparisons, not corrected", "")
+    yield from table_lines(["comparison", "points of accuracy", "p"], _compared(rows, OTHERS))
 
 
 def _by_layer(rows: Sequence[dict[str, Any]], name: str, of: str) -> Iterator[list[str]]:
     """A row of each arm: its means over seeds at every layer."""
     for arm in (AS_GIVEN, *MODELS[name].arms):
         if members := final(rows, name, arm):
-            means = [100 * sum(values) / len(values) for values in zip(*(row[of] for row in members), strict=True)]
+            means = _means(members, of)
             yield [f"`{arm}`", f"{members[0]['rate']:g}", str(len(members)), *(f"{mean:.1f}" for mean in means)]
+
+
+def _means(rows: Sequence[dict[str, Any]], of: str) -> list[float]:
+    """The mean over rows at every layer, in points."""
+    return [100 * sum(values) / len(values) for values in zip(*(row[of] for row in rows), strict=True)]
+
+
+def _by_rate(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
+    """A row of each arm of MiniLM: ρ of the last layer at each rate."""
+    for arm in MODELS["minilm"].arms:
+        cells = []
+        for rate in MODELS["minilm"].rates:
+            wanted = [Cell("minilm", arm, rate, seed) for seed in SEARCHED]
+            members = [row for row in rows if Cell(*(row[name] for name in Cell._fields)) in wanted]
+            cells.append(f"{_means(members, 'pairs')[-1]:.1f}" if members else "–")
+        yield [f"`{arm}`", *cells]
 
 
 def _against_plain(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
     """MiniLM's arms beside `erm`; K and all deeper layers are within two points of its last one, in the means."""
     plain = final(rows, "minilm", "erm")
-    full = sum(score(row, "last") for row in plain) / max(len(plain), 1)
+    full = _means(plain, "test")[-1] / 100 if plain else math.nan
     for arm in MODELS["minilm"].arms:
         if not (members := final(rows, "minilm", arm)):
             continue
-        means = [100 * sum(values) / len(values) for values in zip(*(row["test"] for row in members), strict=True)]
-        needed = next((layer for layer in range(len(means)) if min(means[layer:]) >= full - 2), len(means))
+        accuracy = [mean / 100 for mean in _means(members, "test")]
+        needed = first_within(accuracy, full, 2, higher_is_better=True)
         found = [("inner", "test"), ("last", "test"), ("last", "pairs")] if arm != "erm" else []
         cells = [difference(members, plain, what, of) for what, of in found]
         yield [f"`{arm}`", *([f"{mean:+.2f} ± {half:.2f}" for mean, half, _ in cells] or 3 * ["–"]), str(needed)]
 
 
 def _primary(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
-    """The primary comparisons."""
-    found = [difference(final(rows, "minilm", one), final(rows, "minilm", other), what) for one, other, what in PRIMARY]
-    adjusted = holm([p for _, _, p in found])
-    for (one, other, what), (mean, half, p), corrected in zip(PRIMARY, found, adjusted, strict=True):
-        words = {"inner": "mean of layers 1 to 5", "last": "last layer"}[what]
-        yield [
-            f"`{one}` against `{other}`, {words}",
-            f"{mean:+.2f} ± {half:.2f}",
-            f"{p:.2g}",
-            "differs" if corrected < 0.05 else "open",
-        ]
+    """The primary comparisons, with Holm's correction."""
+    adjusted = holm([_difference(rows, *each).p for each in PRIMARY])
+    for cells, corrected in zip(_compared(rows, PRIMARY), adjusted, strict=True):
+        yield [*cells, "differs" if corrected < 0.05 else "open"]
+
+
+def _compared(rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str, str | int]]) -> Iterator[list[str]]:
+    """A row of each comparison of two arms of MiniLM."""
+    for one, other, what in pairs:
+        mean, half, p = _difference(rows, one, other, what)
+        words = {"inner": "mean of layers 1 to 5", "last": "last layer"}.get(str(what), f"layer {what}")
+        yield [f"`{one}` against `{other}`, {words}", f"{mean:+.2f} ± {half:.2f}", f"{p:.2g}"]
+
+
+def _difference(rows: Sequence[dict[str, Any]], one: str, other: str, what: str | int) -> Interval:
+    """The difference of two arms of MiniLM at their chosen rates."""
+    return difference(final(rows, "minilm", one), final(rows, "minilm", other), what)
 
 
 def main() -> None:

@@ -301,17 +301,8 @@ def _in_order(row: dict[str, Any], scored: str | None) -> list[str]:
         scored: The column of its score or label; with one there are two texts.
     """
     names = [name for name in row if name.casefold() not in (*SCORE, *LABEL, *NUMBERS)]
-    texts = all(plain_text(row[name]) and not _is_number(row[name]) for name in names)
+    texts = all(plain_text(row[name]) and _float(row[name]) is None for name in names)
     return names if texts and len(names) in ((2,) if scored else (2, 3)) else []
-
-
-def _is_number(value: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _text(value: Any, place: str, name: str, keep_markup: bool) -> str:
@@ -325,13 +316,18 @@ def _text(value: Any, place: str, name: str, keep_markup: bool) -> str:
     return text
 
 
+def _float(value: Any) -> float | None:
+    """A value as a number; None if it is none."""
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
 def _number(value: Any, place: str) -> float:
     """A score of a row."""
-    try:
-        number = float("nan") if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
+    number = _float(value)
+    if number is None or not math.isfinite(number):
         raise InputError(
             f"{place}: a score must be a finite number, or a label one of {', '.join(MNLI_LABELS)}; got "
             f"{repr(value)[:60]}. Correct or remove the row."

@@ -37,7 +37,7 @@ MOST_REVIEW = 2**24
 MOST_TABLE = 2**30
 """Largest part (row group) of a file in Parquet, unpacked, in bytes."""
 
-ROWS_AT_ONCE = 64
+TABLE_ROWS = 64
 """Rows of such a file that are read at once."""
 
 IMDB_LABELS = ("neg", "pos")
@@ -305,7 +305,7 @@ def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             features = Features.from_arrow_schema(schema)
             classes = {name: kind.names for name, kind in features.items() if isinstance(kind, ClassLabel)}
             columns = [name for name in schema.names if not name.startswith("__index_level_")]  # those of pandas
-            for batch in table.iter_batches(ROWS_AT_ONCE, columns=columns):
+            for batch in table.iter_batches(TABLE_ROWS, columns=columns):
                 for row in batch.to_pylist():
                     for name, names in classes.items():
                         known = row[name] is not None and 0 <= row[name] < len(names)
