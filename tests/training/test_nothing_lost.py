@@ -185,7 +185,7 @@ def test_nothing_is_pickled_but_what_the_library_reads_as_tensors(finished):
         (5, signal.SIGINT, "interrupted. Go on with"),  # after training: all is saved
     ],
 )
-def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, capsys, evaluation, sent, words):
+def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, capfd, evaluation, sent, words):
     count, measure = [], DescentMixin._measure
 
     def interrupted(self, *given, **options):
@@ -196,8 +196,11 @@ def test_a_signal_in_an_evaluation_stops_the_run(finished, tmp_path, capsys, eva
 
     out = tmp_path / "run"
     with mock.patch.object(DescentMixin, "_measure", interrupted):
-        line = ended(capsys, 130, out)
-    assert words in line and line.endswith("--resume")
+        assert train(out) == 130
+    told = capfd.readouterr().err
+    line = told.splitlines()[-1]
+    assert "Traceback" not in told and words in line and line.endswith("--resume")
+    assert ("stopping after this step" in told) == (evaluation == 2)  # else it stops at once
     assert not (out / "model").exists() and not [*out.glob(".descend-part*")]
     assert train(out, "--resume") == 0
     assert_same_end(out, finished)
