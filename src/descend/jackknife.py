@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,19 @@ def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         The error of the mean x̄, (…).
     """
     return np.sqrt((len(sums) - 1) / len(sums) * (_influences(sums, sizes) ** 2).sum(0))
+
+
+def fewest_groups(share: float, confidence: float) -> int:
+    r"""The fewest groups of one size that can show that at most a ``share`` x of answers is lost, if none is.
+
+    The least G with :math:`t \sqrt{x(1-x)/G} \le x`, where the error is at least that of a share x.
+
+    Args:
+        share: x, above 0 and below 1.
+        confidence: Of the one-sided interval.
+    """
+    known = (groups for groups in count(2) if student.ppf(confidence, groups - 1) ** 2 * (1 - share) <= groups * share)
+    return next(known)
 
 
 def skewness(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -13,10 +13,12 @@ from torch.nn.utils.rnn import pad_sequence
 from descend import InputError
 from descend.evaluation.layers import Batches, survey
 from descend.evaluation.needed import Against, held, held_to_plain, layers_needed
+from descend.jackknife import fewest_groups
 from descend.report.answer import Answer
 from descend.report.terminal import answer_lines
 from descend.results import (
     KEPT_WITHIN,
+    SHARED,
     Choice,
     Groups,
     LayerGroups,
@@ -388,7 +390,7 @@ IMAGES = [0.5, 0.9, 0.925, 0.94, 0.9, 0.877]
             None,
             IMAGES,
             [3, 2, 1],
-            "Ship layer 3: 6.3 points better than the whole (95 %: 4.4 to 8.3). "
+            "Layer 3 is the best: 6.3 points better than the whole (95 %: 4.4 to 8.3). "
             "2 of 5 layers may suffice within 2 points of layer 3: open",
         ),
         ("best", [*IMAGES[:3], 0.84, 0.84, 0.85], [3, 2, 1], "By validation data layer 3 is the best; here it is 1."),
@@ -441,6 +443,51 @@ def test_the_best_layer_is_held_to_the_best_one_of_a_baseline():
         assert (needed.top, needed.full_layer) == (top, 2 if compare_with == "last" else 0)
         assert (needed.full, needed.last.state, kept) == (pytest.approx(full), last, {1.0: last})
     assert "held to the best layer, 0, of plain" in answer_lines(answered(layers_needed=needed))
+
+
+def test_a_model_as_it_is_counts_by_its_best_layer_whichever_side_it_is_on():
+    """Held to plain training, and with plain training held to it, unless somebody says what counts."""
+    metric, trained = [0.5, 0.9, 0.95, 0.8], [0.5, 0.6, 0.8, 0.94]
+    rows = [
+        {"samples": 9, "fingerprint": "a", "metric": each, "layer_metrics": {1.0: each}} for each in (metric, trained)
+    ]
+    alone = {"noise": 1.0, "within": {}, "compared_with": "best", "top": 2}
+    three = SUMMARY | {"model": "RoBERTa-3", "layer_losses": {"1.0": [1.0] * 4}}
+    known = [{"method": "plain", "layers_needed": alone}, {"method": "erm"}]
+    given = [rated(each).model_copy(update={"fingerprint": "a"}) for each in (metric, trained)]
+    frozen, erm = (
+        Results(Summary(**three | more | {"validation": row}), own, Path(more["method"]))
+        for more, row, own in zip(known, rows, given, strict=True)
+    )
+    ours = held(frozen, erm)
+    needed = ours.layers_needed
+    assert (needed.top, needed.full_layer, needed.held_to, needed.last.worse) == (2, 3, "last", pytest.approx(-1))
+    assert needed.chosen[2].layer == 2 and needed.chosen[5].layer == 1
+    needed = held(erm, frozen).layers_needed
+    assert (needed.top, needed.full_layer, needed.held_to, needed.last.worse) == (3, 2, "best", pytest.approx(1))
+    assert "held to the best layer, 2, of plain" in answer_lines(answered(layers_needed=needed))
+    assert held(frozen, erm, "last").layers_needed.top == 3
+    assert held(erm, frozen, "last").layers_needed.full_layer == 3
+    assert held(frozen, None).layers_needed.top == 2
+
+
+@pytest.mark.parametrize(("percent", "fewest"), [(1, 460), (2, 230), (5, 90)])
+def test_fewer_groups_certify_nothing_though_no_answer_is_lost(percent, fewest):
+    """So says the page on the verdict, in round numbers."""
+    least = fewest_groups(percent / 100, SHARED)
+    assert fewest - 10 < least <= fewest
+    for count, certain in ((least - 1, False), (least, True)):
+        ones = np.ones(count)
+        one = Against(ones, np.stack([ones, ones], 1), ones, False, True, ones, bounded=True)
+        assert (one.needed()[percent] == 0) == certain
+
+
+def test_so_few_groups_are_said_to_be_too_few():
+    needed = LayersNeeded(noise=1.0, within=NEVER, bounded=True, top=3, chosen={2: Choice(layer=3, state="proven")})
+    words = "100 independent groups can certify no layer but 3 within 2 points: that takes at least 225."
+    known = {"samples": 400, "layer_metrics": {1.0: [0.8] * 7}}
+    assert words in answer_lines(answered(layers_needed=needed, **known))
+    assert "that takes at least" not in answer_lines(answered(layers_needed=needed, **known, groups=225))
 
 
 def test_where_validation_data_exclude_every_layer_the_headline_says_how_many_and_how_surely():
@@ -605,7 +652,7 @@ ANSWERS = [
             "The last layer is not the best: layer 3 has 0.9, it 0.85.",
             "The baseline had 300 steps at the default learning rate, this model 600 steps at the learning rate 0.001. "
             "Try each for both.",
-            "About 800 such samples would certify K within 2 points, if no number changed.",
+            "To certify K within 2 points takes about 800 such samples, if no number changes.",
         ],
     ),
     (

@@ -430,7 +430,7 @@ def test_each_verdict_is_said_once_and_by_whom(view, tmp_path: Path) -> None:
     words = "INFEASIBLE: layer 3 breaks its constraint on the te&amp;st data."
     assert f"<b>Constrained, α = 0.1, seed 1; Constrained, α = 0.2.</b> {words}" in page and page.count(words) == 1
     alone = page_of([view()], tmp_path)
-    assert "Constrained.</b>" not in alone and alone.count("Binding (λ &gt; 0 at the last step): layers 2, 5.") == 1
+    assert "Constrained.</b>" not in alone and alone.count("Binding (λ &gt; 0): layers 2, 5.") == 1
 
 
 # --- which runs share a section and an arm

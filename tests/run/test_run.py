@@ -135,7 +135,7 @@ def test_what_binds_is_told_by_its_multiplier_and_nothing_before_the_first_dual_
     assert summary.binding == binding and summary.cap_multiplier == values["cap_multiplier"]
     # The rule is SGD by α, with implicit slack ρλ for ρ = .05; the file has no slack of the cap.
     assert (summary.max_multiplier, summary.cap_slack) == (None, 0.05 * values["cap_multiplier"])
-    assert summary.verdict.endswith("Binding (λ > 0 at the last step): the cap.") == (binding == [0])
+    assert summary.verdict.endswith("Binding (λ > 0): the cap.") == (binding == [0])
 
 
 def test_the_config_names_every_setting_and_alone_repeats_the_run(finished, tmp_path):

@@ -58,7 +58,9 @@ OTHER_NAMES = {
 COMPLETING = "_ARGCOMPLETE"
 """The environment variable by which a shell asks for completion."""
 
-TALK = (QUIET, "TRANSFORMERS_VERBOSITY", "DATASETS_VERBOSITY")
+_NO_BARS = (QUIET, "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+_VERBOSITY = ("TRANSFORMERS_VERBOSITY", "DATASETS_VERBOSITY")
+TALK = _NO_BARS + _VERBOSITY
 """The environment variables that `talk` sets; libraries read them when they are imported."""
 
 
@@ -134,7 +136,7 @@ def talk(options: dict[str, Any]) -> None:
     """
     quiet, level = options.pop("quiet"), options.pop("log_level")
     if quiet:
-        os.environ[QUIET] = "1"
+        os.environ |= dict.fromkeys(_NO_BARS, "1")
     elif sys.stderr.isatty():
         print("loading libraries …", file=sys.stderr, flush=True)
     if level is not None:
@@ -144,7 +146,7 @@ def talk(options: dict[str, Any]) -> None:
         logger.setLevel(level.upper())
         if not logger.handlers:
             logger.addHandler(logging.StreamHandler())
-        os.environ |= dict.fromkeys(TALK[1:], level)
+        os.environ |= dict.fromkeys(_VERBOSITY, level)
 
 
 def declared(

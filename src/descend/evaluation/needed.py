@@ -14,6 +14,7 @@ from descend.results import (
     CONFIDENCE,
     ENOUGH_GROUPS,
     KEPT_WITHIN,
+    SHARED,
     WITHIN,
     Choice,
     CompareWith,
@@ -30,10 +31,6 @@ from descend.results import (
     first_within,
     is_kept,
 )
-
-SHARED = 1 - (1 - CONFIDENCE) / len(WITHIN)
-"""The confidence of each tolerance: that of the three together is `CONFIDENCE` (Bonferroni)."""
-
 
 NO_BEST = (
     "--compare-with best (compare_with) chooses the best layer on validation data, and there are none here. Evaluate a "
@@ -178,6 +175,7 @@ def layers_needed(
     seconds: list[float] | None,
     validation: Validation | None = None,
     compare_with: CompareWith | None = None,
+    full_depth: CompareWith | None = None,
 ) -> tuple[LayersNeeded, dict[float, Kept]]:
     """How many layers suffice, and at which noise levels the last one keeps the baseline's quality.
 
@@ -190,8 +188,10 @@ def layers_needed(
         validation: The layers on validation data, on which K is chosen; None to choose none. None is chosen either
             where the baseline was measured on other validation data.
         compare_with: The layer that counts as full depth, of the model and of the baseline: the ``last`` one, or the
-            ``best`` on validation data, from which layers are then counted. None for the last one, but for the best of
-            a model without a baseline whose last layer is not within 2 percent of it there.
+            ``best`` on validation data, from which layers are then counted. None for ``full_depth`` of the model, and
+            for that of the baseline's own evaluation.
+        full_depth: That of the model alone; None for the last one, but for the best of a model without a baseline whose
+            last layer is not within 2 percent of it there.
 
     Returns:
         Both; without a baseline there is nothing to keep.
@@ -205,18 +205,21 @@ def layers_needed(
     best = best_layer(metric, higher_is_better=higher_is_better) if metric else depth
     beaten = bool(metric) and not is_kept(metric[-1], metric[best], higher_is_better)
     refuse((compare_with == "best" and not metric, NO_BEST))
-    by_best = compare_with == "best" or (compare_with is None and baseline is None and beaten)
-    top = best if by_best else depth
+    ours_by = compare_with or full_depth or ("best" if baseline is None and beaten else "last")
+    top = best if ours_by == "best" else depth
     theirs_on_validation = metric
     if baseline is not None and validation:
         theirs_on_validation = []  # of other validation data: no K is chosen
-        if by_best or baseline.knows(validation.samples, validation.fingerprint):
+        if compare_with == "best" or baseline.knows(validation.samples, validation.fingerprint):
             theirs_on_validation = baseline.validated(validation.samples, validation.fingerprint, noise)
-    reference = top
+    reference, theirs_by = top, ours_by
     if baseline is not None:
+        theirs_by = compare_with or baseline.summary.full_depth or "last"
         reference = len(theirs.scores[0]) - 1
-        if by_best:
+        if compare_with == "best":
             reference = best_layer(theirs_on_validation, higher_is_better=higher_is_better)
+        elif theirs_by == "best":
+            reference = baseline.summary.top
 
     def against(level: float, layers: slice, full: list[float], *, own: bool) -> Against:
         return Against(
@@ -253,7 +256,7 @@ def layers_needed(
         layer = first_within(metric[: top + 1], full, percent, higher_is_better=higher_is_better)
         chosen[percent] = None if layer is None else timed(trained.choice(layer, percent))
     entries: dict[str, Any] = {}
-    if best < depth and (by_best or beaten):
+    if best < depth and (ours_by == "best" or beaten):
         last = ours.scores[ours.noise.index(noise)][depth]
         entries["best"] = against(noise, slice(best, best + 1), last, own=False).gain(best)
     if chosen.get(KEPT_WITHIN, True) is None and baseline is not None and validation:
@@ -270,7 +273,8 @@ def layers_needed(
     needed = LayersNeeded(
         **entries,
         noise=noise,
-        compared_with="best" if by_best else "last",
+        compared_with=ours_by,
+        held_to=theirs_by,
         top=top,
         bounded=bounded,
         within=smallest,
@@ -329,6 +333,7 @@ def held(run: Results, baseline: Results | None, compare_with: CompareWith | Non
         seconds=summary.latency.milliseconds if summary.latency else None,
         validation=summary.validation,
         compare_with=compare_with,
+        full_depth=summary.full_depth,
     )
     # The words of the evaluation are no longer those of these numbers.
     return summary.model_copy(update={"layers_needed": needed, "kept": kept, "answer": ""})

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 from typing import NamedTuple, Self
 
+from descend.jackknife import fewest_groups
 from descend.report.words import (
     STATES,
     capitalized,
@@ -23,6 +25,7 @@ from descend.report.words import (
 from descend.results import (
     CONFIDENCE,
     KEPT_WITHIN,
+    SHARED,
     SMALL_SLACKNESS,
     Choice,
     Gain,
@@ -65,7 +68,7 @@ class Constraint(NamedTuple):
     """A layer of a constrained run at the training noise; None where something is not known or there is no constraint.
 
     Attributes:
-        layer: 1 … L.
+        layer: 0 … L; layer 0 where the cap is on it.
         loss: f_l.
         bound: What the loss had to reach.
         violation: Above 0 where the bound is missed.
@@ -165,8 +168,7 @@ def _ship(summary: Summary, best: Gain, choice: Choice | None) -> str:
     words, unit = gain_words(best, summary.higher_is_better, "the whole"), summary.unit
     words += ", estimated" * (summary.layers_needed.bounded is False)
     if best.low > 0:
-        verb = "Ship" if unit == "layer" else "Stop at"
-        words = f"{verb} {unit} {best.layer}: {words}"
+        words = f"{capitalized(unit)} {best.layer} is the best: {words}"
     else:
         words = f"By validation data {unit} {best.layer} is the best; here it is {words}: open"
     if choice is None or choice.layer == best.layer:
@@ -267,13 +269,25 @@ def enough_sentence(summary: Summary) -> str:
     needed = summary.layers_needed
     choice = needed.chosen.get(KEPT_WITHIN)
     if not summary.samples or choice is None or choice.state != "open" or not 1 < choice.times < MOST_TIMES:
-        return ""
+        return _too_few_sentence(summary)
     enough = float(f"{choice.times * summary.samples:.2g}")
     decide, within = (
         "estimate" if needed.bounded is False else "certify",
         tolerance_words(KEPT_WITHIN, summary.higher_is_better),
     )
-    return f"About {enough:,.0f} such samples would {decide} K within {within}, if no number changed."
+    return f"To {decide} K within {within} takes about {enough:,.0f} such samples, if no number changes."
+
+
+def _too_few_sentence(summary: Summary) -> str:
+    """That so few groups can't certify another layer within 2 points, whatever they say; empty where they can."""
+    needed, groups = summary.layers_needed, summary.groups
+    least = fewest_groups(KEPT_WITHIN / 100, SHARED)
+    if not (needed.bounded and needed.chosen and summary.higher_is_better and groups and groups < least):
+        return ""
+    other = "no layer" if needed.baseline else f"no {summary.unit} but {summary.top}"
+    within = tolerance_words(KEPT_WITHIN, summary.higher_is_better)
+    each = "samples" if groups == summary.samples else "groups"
+    return f"{groups} independent {each} can certify {other} within {within}: that takes at least {least}."
 
 
 def _beside_baseline(summary: Summary) -> list[str]:
@@ -284,7 +298,7 @@ def _beside_baseline(summary: Summary) -> list[str]:
         worse = worse_words(needed.last, summary)
         both = f"{capitalized(_top_words(summary))} has {number(metric[summary.top])}, the baseline's "
         lines.append(f"{both}{number(needed.full)}{': ' * bool(worse)}{worse}.")
-        if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0:
+        if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0 and needed.steps:
             lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
     validated = summary.validation.metric if summary.validation else []
     beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
@@ -334,9 +348,14 @@ def _certified(summary: Summary) -> str:
 
 def _verdict(summary: Summary) -> str:
     words = verdict_sentence(summary, _data(summary), summary.unit)
-    if not summary.asked or not summary.binding:
+    if not summary.asked:
         return words
-    return f"{words} Binding (λ > 0 at the last step): {listed(summary.binding, summary.unit)}."
+    losses = summary.layer_losses[summary.train_noise]
+    if rising := [layer for layer, (before, loss) in enumerate(pairwise(losses), 1) if loss > before]:
+        words += f" The mean loss rises at {listed(rising, summary.unit)}."
+    if summary.binding:
+        words += f" Binding (λ > 0): {listed(summary.binding, summary.unit)}."
+    return words
 
 
 def _data(summary: Summary) -> str:
@@ -350,9 +369,13 @@ def _dual(summary: Summary) -> str:
     product = "λ · (violation − slack)" if any(summary.slack) else "λ · violation"
     size = f"{dual.gap:.1%}" if math.isfinite(dual.gap) else "diverged"
     state = "has converged" if dual.converged else "has not converged"
+    missed = ""
+    if not dual.converged and dual.gap <= SMALL_SLACKNESS:
+        misses = "misses its bound" if len(dual.unmet) == 1 else "miss their bounds"
+        missed = f"{listed(dual.unmet, summary.unit)} {misses}, though "
     loss = "last loss" if summary.after is None else f"loss of {summary.unit} {summary.after},"
     words = (
-        f"The dual {state} on {_data(summary)}: all |{product}| add up to {size} of the objective, the {loss} "
+        f"The dual {state} on {_data(summary)}: {missed}all |{product}| add up to {size} of the objective, the {loss} "
         f"{number(dual.objective)}; at most {SMALL_SLACKNESS:.0%} is small."
     )
     if dual.at_maximum:
@@ -373,19 +396,22 @@ def _constraints(summary: Summary) -> list[Constraint]:
     losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
     known, certified = ([], []) if summary.few_groups else (summary.violation_intervals, summary.certified)
     dual, rows = summary.dual, []
-    for layer in range(1, summary.depth + 1):
-        asks = summary.asks(layer)
+    capped = None if summary.cap is None else summary.first_layer or 0
+    for layer in range(0 if capped == 0 else 1, summary.depth + 1):
+        asks = layer > 0 and summary.asks(layer)
+        place = layer if asks else 0 if layer == capped else None  # in lists of all constraints, the cap's first
+        violations = [summary.cap_violation, *summary.violations]
         rows.append(
             Constraint(
                 layer,
                 losses[layer],
                 to_reach.get(layer),
-                summary.violations[layer - 1] if asks else None,
+                None if place is None else violations[place],
                 known[layer - 1] if known and asks else None,
-                layer in summary.violated,
-                certified[layer - 1] if certified else None,
-                dual.multipliers[layer] if dual and asks else None,
-                dual.slackness[layer] if dual and asks else None,
+                place in summary.violated,
+                certified[layer - 1] if certified and layer else None,
+                dual.multipliers[place] if dual and place is not None else None,
+                dual.slackness[place] if dual and place is not None else None,
             )
         )
     return rows

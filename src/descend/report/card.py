@@ -255,12 +255,13 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
         ]
     if not summary.layer_metrics:
         return parts
-    levels, last = summary.layer_metrics, -1 if layer is None else layer
+    levels, last, losses = summary.layer_metrics, -1 if layer is None else layer, summary.layer_losses
     count = "" if summary.samples is None else f", {summary.samples:,} samples"
     dataset = re.sub(r"[\s|]+", " ", summary.dataset)  # on one line
     place = f"{dataset}, {summary.split} split{count}"
     better = "larger" if summary.higher_is_better else "smaller"
     whole = "" if layer is None else f" This model ends with layer {layer} of {summary.depth}."
+    end = "full depth" if layer is None else f"layer {layer}"
     clock, timed = summary.latency, []
     if clock is not None and len(clock.milliseconds) == summary.depth + 1:
         until = "" if layer is None else f"{clock.milliseconds[layer]:.3g} ms a sample until layer {layer}, and "
@@ -282,14 +283,14 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
         ),
         *timed,
         "## Noise",
-        f"{summary.metric} and loss at {'full depth' if layer is None else f'layer {layer}'} under "
-        f"{summary.shift} noise of level γ on {noise_on}, on {place}.",
+        f"{' and '.join(dict.fromkeys((summary.metric, 'loss')))} at {end} "
+        f"under {summary.shift} noise of level γ on {noise_on}, on {place}.",
         _table(
-            ["γ", summary.metric, "loss"],
+            ["γ", *dict.fromkeys((summary.metric, "loss"))],
             [
-                [f"{level:g}", _short(row[last]), _short(summary.layer_losses[level][last])]
+                [f"{level:g}", *([_short(row[last])] if summary.metric != "loss" else []), _short(losses[level][last])]
                 for level, row in levels.items()
-                if level in summary.layer_losses
+                if level in losses
             ],
         ),
     ]

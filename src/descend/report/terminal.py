@@ -7,7 +7,7 @@ from descend.report.answer import Answer
 from descend.report.asked import asked
 from descend.report.gains import gain_lines, gains
 from descend.report.levels import in_std
-from descend.report.runs import group_runs, mean, mean_rows
+from descend.report.runs import Arm, group_runs, mean, mean_rows
 from descend.report.words import (
     after_words,
     capitalized,
@@ -66,16 +66,18 @@ def comparison_lines(runs: Sequence[Results]) -> list[str]:
     lines = []
     for group in group_runs([in_std(run) for run in runs]):
         level, unit = group.train_noise, group.unit
-        rows: dict[str, Sequence[float | None]] = {}
+        rows: dict[str, Sequence[Any]] = {}
         rows |= {arm.label: mean_rows(arm.along("layer_losses", level)) for arm in group.arms}
         for arm in group.arms:
             if bounds := arm.losses_to_reach(level):
-                cap = {arm.summary.first_layer: arm.summary.cap}
-                rows["bounds"] = [bounds.get(layer, cap.get(layer)) for layer in range(group.depth + 1)]
+                rows["bounds"] = [bounds.get(layer) for layer in range(group.depth + 1)]
+        if (shares := _shares_of_plain(group.arms, rows)) is not None:
+            rows["% of plain"] = shares
         lines.append(f"{group.name}. Loss by {unit} on {group.summary.split} data at γ = {level:g}:")
         lines += _columns([str(layer) for layer in range(group.depth + 1)], rows)
         if (box := asked(group)) is not None:
             lines.append(f"{box.headline}.")
+        lines += filter(None, (_loose_cap(arm.summary) for arm in group.arms))
         if len(group.noise_levels) > 1:
             tables = {arm.label: arm.over_noise() for arm in group.arms}
             levels = sorted({level for table in tables.values() for level in table})
@@ -88,9 +90,30 @@ def comparison_lines(runs: Sequence[Results]) -> list[str]:
     return lines
 
 
-def _columns(heads: Sequence[str], rows: Mapping[str, Sequence[float | None]]) -> list[str]:
-    """Lines of a table: named rows of numbers under heads."""
-    cells = [["", *heads], *([name, *map(number, values)] for name, values in rows.items())]
+def _shares_of_plain(arms: Sequence[Arm], losses: Mapping[str, Sequence[Any]]) -> list[str] | None:
+    """The losses of the only other arm in percent of plain training's; None where there are not these two."""
+    plain, *others = sorted(arms, key=lambda arm: arm.summary.method != "erm")
+    if plain.summary.method != "erm" or len(others) != 1 or plain.summary.depth != others[0].summary.depth:
+        return None
+    pairs = zip(losses[others[0].label], losses[plain.label], strict=True)
+    return [f"{100 * ours / theirs:.0f}" if ours and theirs else "–" for ours, theirs in pairs]
+
+
+def _loose_cap(summary: Summary) -> str:
+    """That the cap lets a layer be worse than the network's input; empty where it does not."""
+    given, first = summary.layer_losses[summary.train_noise][0], summary.first_layer
+    if not summary.asked or not first or summary.cap is None or summary.cap <= given:
+        return ""
+    return (
+        f"The cap on {summary.unit} {first}, {number(summary.cap)}, is above the loss of the input, {number(given)}: "
+        f"that {summary.unit} may be worse than the input. --cap {0.99 * given:.3g} rules it out."
+    )
+
+
+def _columns(heads: Sequence[str], rows: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Lines of a table: named rows of numbers, or of words, under heads."""
+    words = {name: [each if isinstance(each, str) else number(each) for each in row] for name, row in rows.items()}
+    cells = [["", *heads], *([name, *row] for name, row in words.items())]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(["", name.ljust(widths[0]), *map(str.rjust, values, widths[1:])]) for name, *values in cells]
 

@@ -104,7 +104,8 @@ def full_depth_words(summary: Summary) -> str:
     if needed.baseline is None:
         return f"its own best {summary.unit}, {summary.top}" if summary.top < summary.depth else "its own full depth"
     seed = "" if needed.seed in (None, summary.seed) else f" of seed {needed.seed}"
-    layer = f"the best {summary.unit}, {needed.full_layer}," if needed.compared_with == "best" else "the full depth"
+    best = (needed.held_to or needed.compared_with) == "best"
+    layer = f"the best {summary.unit}, {needed.full_layer}," if best else "the full depth"
     return f"{layer} of {run_name(Path(needed.baseline))}{seed}"
 
 

@@ -54,6 +54,7 @@ from descend.results.evaluated import (
 )
 from descend.results.findings import (
     KEPT_WITHIN,
+    SHARED,
     WITHIN,
     AnytimeCurve,
     Choice,
@@ -152,6 +153,7 @@ __all__ = [
     "RECORDS_FILE",
     "RESULTS",
     "SCHEMA",
+    "SHARED",
     "SMALL_SLACKNESS",
     "STATUSES",
     "SUMMARY_FILE",

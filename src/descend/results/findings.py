@@ -9,9 +9,13 @@ from pydantic import JsonValue, model_validator
 
 from descend.results.base import ByLevel, Number, Part
 from descend.results.evaluated import LayerScores
+from descend.results.verdict import CONFIDENCE
 
 WITHIN = (1, 2, 5)
 """How far from full depth, in percent, `AnytimeCurve.first_within` and `LayersNeeded` look."""
+
+SHARED = 1 - (1 - CONFIDENCE) / len(WITHIN)
+"""The confidence of each of these: that of the three together is `CONFIDENCE` (Bonferroni)."""
 
 KEPT_WITHIN = 2
 """By how many percent a last layer may be worse than the baseline's and still keep its quality."""
@@ -181,8 +185,9 @@ class LayersNeeded(Part):
         baseline: To whose full depth layers are held, a run's folder; None for the model's own.
         seed: The baseline's.
         noise: The level γ.
-        compared_with: The layer that counts as full depth, of the model and of the baseline: the ``last`` one, or the
-            ``best`` on validation data.
+        compared_with: The layer of the model that counts as full depth: the ``last`` one, or the ``best`` on validation
+            data.
+        held_to: Which layer of the baseline does; without one as ``compared_with``.
         top: That layer of the model, from which layers are counted; None in files of older versions, for the last one.
         full_layer: That layer of the baseline; None without one.
         best: The best layer on validation data, and its gain over the last one on the evaluated data; None where
@@ -207,6 +212,7 @@ class LayersNeeded(Part):
     seed: int | None = None
     noise: float
     compared_with: CompareWith = "last"
+    held_to: CompareWith | None = None
     top: int | None = None
     full_layer: int | None = None
     best: Gain | None = None

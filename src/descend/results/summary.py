@@ -26,6 +26,7 @@ from descend.results.config import PRETRAINED
 from descend.results.dual import Dual
 from descend.results.findings import (
     AnytimeCurve,
+    CompareWith,
     Exits,
     Kept,
     Latency,
@@ -72,7 +73,7 @@ class Provenance(Part):
         max_multiplier: With the price rule the most that λ may be, p; None with another rule, which knows no most.
         slack: Each layer's slack, L numbers.
         cap_slack: The cap's; None in files of older versions.
-        binding: The constraints with λ > 0 at the last step of training, by layer; 0 stands for the cap.
+        binding: The constraints with λ > 0 at the step of the model, by layer; 0 stands for the cap.
         seconds: Training time.
         steps: Optimizer steps of the training; None where they are not known.
         temperature: What a classifier's logits were divided by, 1 if they were not; None where it is not known.
@@ -267,6 +268,12 @@ class Summary(Verdict, Provenance, File):
         return self.depth if self.layers_needed.top is None else self.layers_needed.top
 
     @property
+    def full_depth(self) -> CompareWith | None:
+        """Which layer of a model as it is counted as full depth when it was evaluated alone; None of other models."""
+        alone = self.method == "plain" and self.layers_needed.baseline is None
+        return self.layers_needed.compared_with if alone else None
+
+    @property
     def grows(self) -> bool:
         """Whether the state at the last iteration past L is over `GROWTH` times as large as at L, or is not finite."""
         trained, *further = self.state_norms[self.depth :] or [math.nan]
@@ -344,17 +351,18 @@ class Summary(Verdict, Provenance, File):
         """The loss that each layer under a constraint had to reach, by layer.
 
         A limit is a share of the loss before and applies at every noise level. Bounds of a geometric target follow from
-        the losses and are known at the training noise alone.
+        the losses, and the cap is that of the first layer: both are known at the training noise alone.
 
         Args:
             level: The noise level γ.
         """
         limits = {layer: limit for layer, limit in enumerate(self.limits) if layer and limit is not None}
+        reach = {} if level != self.train_noise or self.cap is None else {self.first_layer or 0: self.cap}
         if limits and level in self.layer_losses:
-            return {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
+            return reach | {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
         if level != self.train_noise:
             return {}
-        return {layer: bound for layer, bound in enumerate(self.bounds, start=1) if bound is not None}
+        return reach | {layer: bound for layer, bound in enumerate(self.bounds, start=1) if bound is not None}
 
     @model_validator(mode="before")
     @classmethod

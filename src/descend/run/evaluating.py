@@ -233,6 +233,7 @@ def results_of(
     *,
     baseline: Results | None = None,
     compare_with: CompareWith | None = None,
+    full_depth: CompareWith | None = None,
     iterations: int | None = None,
 ) -> Results:
     """Measure every layer at every noise level, take the verdict at the training noise, and run the evaluators.
@@ -244,6 +245,7 @@ def results_of(
         evaluators: They see the run and what was measured.
         baseline: To whose full depth layers are held, evaluated on the same data; None for the model's own.
         compare_with: Which layer counts as full depth, see `layers_needed`.
+        full_depth: The same of the model alone.
         iterations: How often the block of an unrolled network runs, if more often than its depth.
 
     Returns:
@@ -283,6 +285,7 @@ def results_of(
         seconds=results["latency"].milliseconds if "latency" in results else None,
         validation=results.get("validation"),
         compare_with=compare_with,
+        full_depth=full_depth,
     )
     entries = {name: result for name, result in results.items() if name in Summary.model_fields}
     summary = with_words(Summary(**content | entries))
