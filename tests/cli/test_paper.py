@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from descend.recipes import configure
@@ -67,6 +68,11 @@ def test_its_lines_are_those_of_the_runs(compared):
     change = f"{round(gain, 1) + 0.0:+.1f}".replace("-", "−")
     assert f"gain over plain training in mean RMSE from γ = 0 to 1.6: {change} % (95 %: " in told
     assert "Asked: α = 0.22, " in told and told.count("  bounds") == 1
+    plain = [read_summary(out / f"plain-{seed}").layer_losses[0.8] for seed in (0, 1)]
+    shares = [f"{each:.0f}" for each in 100 * np.sum(losses, 0) / np.sum(plain, 0)]
+    assert f"  % of plain  {'  '.join(shares)}" in re.sub(" {2,}", "  ", told)
+    cap, given = read_config(out / "constrained-0").training["cap"], losses[0][0]
+    assert ("may be worse than the input. --cap" in told) == (cap > given)
     page = (out / "report.html").read_text()
     assert told.splitlines()[-1] == str(out / "report.html")
     heads = [

@@ -305,6 +305,19 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(view) -> N
     assert asked(group_of(view(groups=3))).tables[0].rows[1].cells[3].note == ""
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_cap_is_a_bound_like_the_others(view, first) -> None:
+    """In the table on the row of the layer that it is on, in the figure a bar there."""
+    cap = {"cap": 9.0, "cap_violation": 0.3, "cap_interval": [0.1, 0.5], "cap_multiplier": 0.25, "first_layer": first}
+    group = group_of(view(**geometric(violated=[0], multipliers=[0.0] * 7, **cap)))
+    row = asked(group).tables[0].rows[0]
+    assert [row.cells[place].text for place in (0, 2, 3, 5)] == [f"Layer {first}", "9.00", "0.3", "0.25"]
+    assert row.cells[3].strong and ends(row.cells[3].note) == [0.1, 0.5]
+    numbers_of = figures.losses(group).numbers
+    reached = numbers_of.heads.index(next(head for head in numbers_of.heads if head.endswith("had to reach")))
+    assert numbers_of.rows[first].cells[reached].text == "9.00"
+
+
 MISSED = {"feasible": False, "certain": False, "violated": [4], "violations": [0, 0, 0, 0.4, 0, 0, 0]}
 MISSED |= {"bounds": [3.6] * 7}
 FEW = {"groups": 3, "certain": False, "certified": [math.nan] * 7}

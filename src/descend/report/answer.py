@@ -394,7 +394,9 @@ def _dual(summary: Summary) -> str:
 
 def _constraints(summary: Summary) -> list[Constraint]:
     losses, to_reach = summary.layer_losses[summary.train_noise], summary.losses_to_reach(summary.train_noise)
-    known, certified = ([], []) if summary.few_groups else (summary.violation_intervals, summary.certified)
+    certified, known = [], []
+    if not summary.few_groups:
+        certified, known = summary.certified, [summary.cap_interval, *summary.violation_intervals]
     dual, rows = summary.dual, []
     capped = None if summary.cap is None else summary.first_layer or 0
     for layer in range(0 if capped == 0 else 1, summary.depth + 1):
@@ -407,7 +409,7 @@ def _constraints(summary: Summary) -> list[Constraint]:
                 losses[layer],
                 to_reach.get(layer),
                 None if place is None else violations[place],
-                known[layer - 1] if known and asks else None,
+                known[place] if known[1:] and place is not None else None,
                 place in summary.violated,
                 certified[layer - 1] if certified and layer else None,
                 dual.multipliers[place] if dual and place is not None else None,
