@@ -26,6 +26,7 @@ from descend.seeds import of_sample
 from descend.tasks.text import Classification, generate_reviews, tokenize
 from descend.tasks.video import VideoDenoising, load_video, unpatchify
 from tests.support import own, texts
+from tests.support.cases import slow_but
 from tests.support.networks import causal, embedded, moved, network
 from tests.support.subjects import CASES, batches, measured, outcome, subject
 
@@ -305,7 +306,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("recipe", RUNS)
+@pytest.mark.parametrize("recipe", slow_but(["text-ut", "video-ut"], RUNS))
 def test_the_groups_recombine_to_the_values_of_the_summary(tmp_path, recipe):
     """So do all layers' losses and scores by at most 30 blocks of groups, whatever is measured beside them."""
     made = RECIPES[recipe].kind(data="generated", depth=2, **RUNS[recipe]).completed()

@@ -31,6 +31,7 @@ from descend.results import (
 from descend.run.evaluating import by_group, results_of
 from descend.tasks.text import Classification
 from tests.support import own
+from tests.support.cases import slow_but
 from tests.support.documented import ROOT
 from tests.support.subjects import measured, subject
 
@@ -130,7 +131,7 @@ NOMINAL, DRAWS = 0.05 / 3, 400
 
 
 @pytest.mark.parametrize("kind", ["1,000 of 1", "1,000, lognormal", "990 of 1, 10 of 100", "990 of 1, 10 of 1,000"])
-@pytest.mark.parametrize("percent", [1, 2, 5])
+@pytest.mark.parametrize("percent", slow_but([2], [1, 2, 5]))
 def test_a_layer_at_the_tolerance_is_seldom_certified_whatever_the_sizes_of_groups(kind, percent):
     """Its answers are lost group by group, correlation .9."""
     sizes = BENCHMARK["GROUPS"][kind]

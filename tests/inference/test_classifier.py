@@ -8,6 +8,7 @@ import torch
 from descend import DescentClassifier, GaussianNoise, InputError
 from descend.models import LayeredClassifier, encoders
 from descend.tasks.text import generate_pairs, generate_reviews, learn_tokenizer
+from tests.support.cases import slow_but
 from tests.support.networks import OWN_ATTENTION, change, network
 
 ALL = encoders.FAMILIES
@@ -57,13 +58,14 @@ def batch(mask="padded"):
 
 
 MASKS = ("padded", "full", "none", "broadcast")
+MASKED = ("distilbert", "deberta-v2", "llama")
 CASES = [
     *(
         (family, attention, mask, {})
         for family in FAMILIES
         for attention in ("eager", "sdpa")
         # Masks differ in how a model takes them, not in how it is read: three families stand for all.
-        for mask in (MASKS if family in ("distilbert", "deberta-v2", "llama") else MASKS[:1])
+        for mask in (MASKS if family in MASKED else MASKS[:1])
         # Their own attention takes masks (B, T).
         if family not in OWN_ATTENTION or (attention == "sdpa" and mask != "broadcast")
     ),
@@ -71,7 +73,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "attention", "mask", "settings"), CASES)
+@pytest.mark.parametrize(
+    ("family", "attention", "mask", "settings"),
+    slow_but([case for case in CASES if case[1] == "sdpa" or case[0] in MASKED], CASES),
+)
 @torch.no_grad()
 def test_rows_leave_with_their_layers_logits_and_are_computed_no_more(family, attention, mask, settings):
     """And where no row leaves early the logits are the model's own, to a matrix product's rounding."""

@@ -34,6 +34,7 @@ from descend.models import (
 from descend.models import causal as language
 from descend.models.library import PER_LAYER, logits_of
 from descend.run import export_model
+from tests.support.cases import slow
 from tests.support.networks import (
     CAUSAL,
     CONFIGS,
@@ -103,6 +104,9 @@ def with_settings(case, *settings):
     return pytest.param(*case.values, *settings, id=name, marks=case.marks)
 
 
+OWN = {"class-bert", "class-roberta", "class-deberta-v2", "class-llama", "language-gpt2", "language-llama", "image-vit"}
+"""Those that are quick where any family would do."""
+
 CASES = cases("class", "language", "tokens", "answer", "image")
 READ = [
     *(with_settings(case, {}) for case in [*CASES, *cases("mean")]),
@@ -169,7 +173,11 @@ def test_all_families_are_tested():
 @pytest.mark.parametrize(
     ("head", "family", "settings", "padding"),
     [
-        *(with_settings(case, padding) for case in READ for padding in (None, "right")),
+        *(
+            with_settings(slow(case) if padding is None else case, padding)
+            for case in READ
+            for padding in (None, "right")
+        ),
         ("class", "qwen3", {}, "left"),
     ],
 )
@@ -208,7 +216,11 @@ def test_the_last_exit_has_the_models_own_logits_loss_and_gradient(head, family,
     ("head", "family", "settings"),
     [
         *(case for case in READ if case.values[0] != "language"),
-        *(with_settings(case, {"tie_word_embeddings": tied}) for case in cases("language") for tied in (True, False)),
+        *(
+            with_settings(case if tied else slow(case), {"tie_word_embeddings": tied})
+            for case in cases("language")
+            for tied in (True, False)
+        ),
     ],
 )
 @torch.no_grad()
@@ -384,7 +396,7 @@ def read(layers, inputs):
     return torch.stack(list(layers.predictions(inputs)))
 
 
-@pytest.mark.parametrize(("head", "family"), CASES)
+@pytest.mark.parametrize(("head", "family"), [case if case.id in OWN else slow(case) for case in CASES])
 def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family):
     model, layers = own(head, family)
     moved(layers.own_exits, 0.1)
@@ -422,15 +434,9 @@ def test_exits_learn_with_weight_1_and_the_model_hears_its_weights(head, family)
         torch.testing.assert_close(slope, expected[name], rtol=1e-3, atol=1e-4 * scale, msg=name)
 
 
-OWN = {"class-bert", "class-roberta", "class-deberta-v2", "class-llama", "language-gpt2", "language-llama", "image-vit"}
-
-
 @pytest.mark.parametrize(
     ("head", "family"),
-    [
-        pytest.param(*case.values, id=case.id, marks=case.marks if case.id in OWN else pytest.mark.slow)
-        for case in CASES
-    ],
+    [case if case.id in OWN else slow(case) for case in CASES],
 )
 def test_own_exits_start_as_the_shared_one_and_are_saved_loaded_and_exported(head, family, tmp_path):
     inputs, _ = batch_of(head)

@@ -6,7 +6,9 @@ import pytest
 
 
 def slow(case: object):
-    """The case, one value or a tuple of several, marked as slow."""
+    """The case, one value, a tuple of several or a `pytest.param`, marked as slow."""
+    if isinstance(case, type(pytest.param())):
+        return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
 
 
