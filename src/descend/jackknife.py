@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import count
 from typing import NamedTuple
 
@@ -24,8 +25,9 @@ def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.sqrt((len(sums) - 1) / len(sums) * (_influences(sums, sizes) ** 2).sum(0))
 
 
+@cache
 def fewest_groups(share: float, confidence: float) -> int:
-    r"""The fewest groups of one size that can show that at most a ``share`` x of answers is lost, if none is.
+    r"""The fewest groups of one size that show of a layer with the same answers that it loses at most a share x.
 
     The least G with :math:`t \sqrt{x(1-x)/G} \le x`, where the error is at least that of a share x.
 

@@ -200,6 +200,11 @@ def test_the_log_level_is_that_of_descend_and_its_libraries(tmp_path, capsys, mo
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path), "--log-level", "debug"])
     assert logger.level == logging.DEBUG and seen["TRANSFORMERS_VERBOSITY"] == "debug"
+    bars = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+    assert not any(each in seen for each in bars)
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path), "--quiet"])
+    assert [seen[each] for each in bars] == ["1", "1"] and not any(each in os.environ for each in bars)
 
 
 # --- completion in the shell, without torch

@@ -72,7 +72,7 @@ def test_its_lines_are_those_of_the_runs(compared):
     shares = [f"{each:.0f}" for each in 100 * np.sum(losses, 0) / np.sum(plain, 0)]
     assert f"  % of plain  {'  '.join(shares)}" in re.sub(" {2,}", "  ", told)
     cap, given = read_config(out / "constrained-0").training["cap"], losses[0][0]
-    assert ("may be worse than the input. --cap" in told) == (cap > given)
+    assert ("that layer may be worse than the input. A lower --cap" in told) == (cap > given)
     page = (out / "report.html").read_text()
     assert told.splitlines()[-1] == str(out / "report.html")
     heads = [

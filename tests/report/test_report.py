@@ -15,6 +15,7 @@ from scipy.stats import t as student
 from descend.cli import main
 from descend.errors import InputError
 from descend.report import figures, write_page
+from descend.report.answer import Answer
 from descend.report.asked import asked
 from descend.report.numbers import evaluated_differently, layers_needed, numbers
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
@@ -305,11 +306,13 @@ def test_a_table_has_what_each_layer_had_to_reach_and_what_is_certain(view) -> N
     assert asked(group_of(view(groups=3))).tables[0].rows[1].cells[3].note == ""
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_the_cap_is_a_bound_like_the_others(view, first) -> None:
+@pytest.mark.parametrize(("settings", "first"), [({}, 0), ({}, 1), ({"cap_layer": 1}, 0)])
+def test_the_cap_is_a_bound_like_the_others(view, settings, first) -> None:
     """In the table on the row of the layer that it is on, in the figure a bar there."""
     cap = {"cap": 9.0, "cap_violation": 0.3, "cap_interval": [0.1, 0.5], "cap_multiplier": 0.25, "first_layer": first}
-    group = group_of(view(**geometric(violated=[0], multipliers=[0.0] * 7, **cap)))
+    known = geometric(violated=[0], multipliers=[0.0] * 7, **cap)
+    group = group_of(view(**known, **({"settings": settings} if settings else {})))
+    first = settings.get("cap_layer", first)
     row = asked(group).tables[0].rows[0]
     assert [row.cells[place].text for place in (0, 2, 3, 5)] == [f"Layer {first}", "9.00", "0.3", "0.25"]
     assert row.cells[3].strong and ends(row.cells[3].note) == [0.1, 0.5]
@@ -383,6 +386,13 @@ def test_the_page_claims_no_more_than_the_data(view, runs_are: list[str], status
     assert ("evaluate on more data first" in box.advice) == (status == "not_significant")
     assert ("at least 12 groups" in box.advice) == (status in ("open", "missed"))
     assert ("by a lower --alpha" in box.advice) == (status not in ("holds", "open"))
+
+
+def test_layers_whose_mean_loss_rises_are_named_though_none_is_missed(view) -> None:
+    losses = [4.0, 3.0, 3.01, 2.0, 2.0, 1.5, 1.6, 1.0]
+    told = Answer.of(view(layer_losses={str(level): losses for level in NOISE}).summary).verdict
+    assert "The mean loss rises at layers 2, 6." in told
+    assert "rises" not in Answer.of(view().summary).verdict
 
 
 def test_an_open_verdict_says_what_is_missed_and_what_to_lower(view) -> None:

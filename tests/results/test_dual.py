@@ -94,6 +94,9 @@ def test_a_broken_constraint_without_a_price_is_not_converged_and_what_is_unknow
     found = summary_of(problem, losses, multipliers=[0.0, 0.0], violated=[1])
     assert (found.dual.gap, found.dual.unmet, found.dual.worst, found.dual.converged) == (0, [1], 1, False)
     assert "with λ = 0.00 it misses its bound" in words_of(found)
+    assert "not converged on the test data: layer 1 misses its bound, though all |λ · violation| add up to 0.0%" in (
+        words_of(found)
+    )
     for entries in ({}, {"multipliers": [1.0, 0.0], "method": "erm"}):
         assert summary_of(problem, losses, **entries).dual is None
         assert words_of(summary_of(problem, losses, **entries)) == ""

@@ -164,6 +164,8 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     note, last = shown.splitlines()[-2:]
     options = "truncation=True, trust_remote_code=True"
     assert last.endswith(f'Serve it: pipeline("text-classification", model="{tmp_path / "small"}", {options})')
+    card = (tmp_path / "small" / "README.md").read_text()
+    assert f'Run this in the folder: `pipeline("text-classification", model=".", {options})`.' in card
     assert note.startswith("Load it with `trust_remote_code=True`") and "`linear_readout.py`" in note
     assert note in " ".join((tmp_path / "small" / "README.md").read_text().split())
     assert "/" not in json.loads((tmp_path / "small" / "config.json").read_text())["encoder"].get("_name_or_path", "")

@@ -205,7 +205,7 @@ def layers_needed(
     best = best_layer(metric, higher_is_better=higher_is_better) if metric else depth
     beaten = bool(metric) and not is_kept(metric[-1], metric[best], higher_is_better)
     refuse((compare_with == "best" and not metric, NO_BEST))
-    ours_by = compare_with or full_depth or ("best" if baseline is None and beaten else "last")
+    ours_by = compare_with or (full_depth if metric else None) or ("best" if baseline is None and beaten else "last")
     top = best if ours_by == "best" else depth
     theirs_on_validation = metric
     if baseline is not None and validation:
@@ -266,7 +266,8 @@ def layers_needed(
         lasts = {level: each.choice(top, KEPT_WITHIN) for level, each in levels.items()}
         kept = {level: each.state for level, each in lasts.items()}
         mean = float(trained.full.sum() / trained.counts.sum())
-        entries |= {name: getattr(baseline.summary, name) for name in ("seed", "steps", "learning_rate")}
+        entries |= {name: getattr(baseline.summary, name) for name in ("steps", "learning_rate")}
+        entries["seed"] = None if baseline.summary.method == "plain" else baseline.summary.seed  # as it is: no training
         entries |= {"baseline": str(baseline.folder), "last": timed(lasts[noise]), "full_layer": reference}
         entries["full"] = math.sqrt(mean) if groups.root else mean
     smallest = trained.needed()

@@ -75,7 +75,7 @@ class Constraint(NamedTuple):
         interval: The violation's.
         broken: Whether the verdict calls the constraint broken.
         certified: By which share the layer certainly lowers the loss.
-        multiplier: λ_l at the end of training.
+        multiplier: λ_l at the step of the model.
         slackness: λ_l · (violation − slack) as a share of the objective.
     """
 
@@ -168,7 +168,7 @@ def _ship(summary: Summary, best: Gain, choice: Choice | None) -> str:
     words, unit = gain_words(best, summary.higher_is_better, "the whole"), summary.unit
     words += ", estimated" * (summary.layers_needed.bounded is False)
     if best.low > 0:
-        words = f"{capitalized(unit)} {best.layer} is the best: {words}"
+        words = f"{capitalized(unit)} {best.layer}, the best on validation data, is {words}"
     else:
         words = f"By validation data {unit} {best.layer} is the best; here it is {words}: open"
     if choice is None or choice.layer == best.layer:
@@ -279,15 +279,20 @@ def enough_sentence(summary: Summary) -> str:
 
 
 def _too_few_sentence(summary: Summary) -> str:
-    """That so few groups can't certify another layer within 2 points, whatever they say; empty where they can."""
+    """That so few groups certify no layer that is just as good; empty where they certified one, or are enough."""
     needed, groups = summary.layers_needed, summary.groups
-    least = fewest_groups(KEPT_WITHIN / 100, SHARED)
-    if not (needed.bounded and needed.chosen and summary.higher_is_better and groups and groups < least):
+    itself = None if needed.baseline else summary.top
+    if not (needed.bounded and needed.chosen and summary.higher_is_better and groups):
         return ""
-    other = "no layer" if needed.baseline else f"no {summary.unit} but {summary.top}"
+    least = fewest_groups(KEPT_WITHIN / 100, SHARED)
+    if groups >= least or needed.within.get(KEPT_WITHIN) not in (None, itself):
+        return ""
     within = tolerance_words(KEPT_WITHIN, summary.higher_is_better)
     each = "samples" if groups == summary.samples else "groups"
-    return f"{groups} independent {each} can certify {other} within {within}: that takes at least {least}."
+    return (
+        f"{groups} independent {each} can't certify within {within} a {summary.unit} that is just as good: that takes "
+        f"at least {least}."
+    )
 
 
 def _beside_baseline(summary: Summary) -> list[str]:
@@ -298,10 +303,11 @@ def _beside_baseline(summary: Summary) -> list[str]:
         worse = worse_words(needed.last, summary)
         both = f"{capitalized(_top_words(summary))} has {number(metric[summary.top])}, the baseline's "
         lines.append(f"{both}{number(needed.full)}{': ' * bool(worse)}{worse}.")
-        if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0 and needed.steps:
+        if needed.last.worse < -KEPT_WITHIN and needed.last.at_most < 0 and needed.seed is not None:
             lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
     validated = summary.validation.metric if summary.validation else []
     beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
+    beaten = beaten and summary.top == summary.depth
     if beaten and validated and summary.better_on(validated) is None:
         layer = first_within(validated, validated[-1], KEPT_WITHIN, higher_is_better=summary.higher_is_better)
         if layer not in (None, summary.depth):
@@ -398,7 +404,7 @@ def _constraints(summary: Summary) -> list[Constraint]:
     if not summary.few_groups:
         certified, known = summary.certified, [summary.cap_interval, *summary.violation_intervals]
     dual, rows = summary.dual, []
-    capped = None if summary.cap is None else summary.first_layer or 0
+    capped = summary.cap_layer
     for layer in range(0 if capped == 0 else 1, summary.depth + 1):
         asks = layer > 0 and summary.asks(layer)
         place = layer if asks else 0 if layer == capped else None  # in lists of all constraints, the cap's first

@@ -21,7 +21,7 @@ _MEND = (
     "model met the constraints: evaluate it with --model best_feasible, in Python by descend.evaluate."
 )
 _WORDS = {
-    "holds": ("✓", "Feasible", "Nothing: the constraints hold, and that is certain. What they give is told below."),
+    "holds": ("✓", "Feasible", "Nothing: the constraints hold, with 95 % confidence. What they give is told below."),
     "undecided": (
         "≈",
         "Feasible as far as the data can tell",

@@ -1,5 +1,6 @@
 """The answer of an evaluation as the terminal shows it, and as ``summary.json`` keeps it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,20 +94,23 @@ def comparison_lines(runs: Sequence[Results]) -> list[str]:
 def _shares_of_plain(arms: Sequence[Arm], losses: Mapping[str, Sequence[Any]]) -> list[str] | None:
     """The losses of the only other arm in percent of plain training's; None where there are not these two."""
     plain, *others = sorted(arms, key=lambda arm: arm.summary.method != "erm")
-    if plain.summary.method != "erm" or len(others) != 1 or plain.summary.depth != others[0].summary.depth:
+    if plain.summary.method != "erm" or len(others) != 1:
+        return None
+    if others[0].summary.method == "erm" or plain.summary.depth != others[0].summary.depth:
         return None
     pairs = zip(losses[others[0].label], losses[plain.label], strict=True)
-    return [f"{100 * ours / theirs:.0f}" if ours and theirs else "–" for ours, theirs in pairs]
+    shares = [100 * ours / theirs if theirs else math.nan for ours, theirs in pairs]
+    return [f"{share:.0f}" if math.isfinite(share) else "–" for share in shares]
 
 
 def _loose_cap(summary: Summary) -> str:
     """That the cap lets a layer be worse than the network's input; empty where it does not."""
-    given, first = summary.layer_losses[summary.train_noise][0], summary.first_layer
-    if not summary.asked or not first or summary.cap is None or summary.cap <= given:
+    given, layer = summary.layer_losses[summary.train_noise][0], summary.cap_layer
+    if not summary.asked or not layer or summary.cap is None or not summary.cap > given:
         return ""
     return (
-        f"The cap on {summary.unit} {first}, {number(summary.cap)}, is above the loss of the input, {number(given)}: "
-        f"that {summary.unit} may be worse than the input. --cap {0.99 * given:.3g} rules it out."
+        f"The cap on {summary.unit} {layer}, {number(summary.cap)}, is above the loss of the input, {number(given)}: "
+        f"that {summary.unit} may be worse than the input. A lower --cap asks that it is not."
     )
 
 

@@ -103,8 +103,8 @@ def full_depth_words(summary: Summary) -> str:
     needed = summary.layers_needed
     if needed.baseline is None:
         return f"its own best {summary.unit}, {summary.top}" if summary.top < summary.depth else "its own full depth"
-    trained = summary.method != "plain" and needed.held_to != "best"  # a model as it is has no seed
-    seed = f" of seed {needed.seed}" if trained and needed.seed not in (None, summary.seed) else ""
+    alike = needed.seed in (None, summary.seed) or summary.method == "plain"
+    seed = "" if alike else f" of seed {needed.seed}"
     best = (needed.held_to or needed.compared_with) == "best"
     layer = f"the best {summary.unit}, {needed.full_layer}," if best else "the full depth"
     return f"{layer} of {run_name(Path(needed.baseline))}{seed}"

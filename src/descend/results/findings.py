@@ -183,7 +183,7 @@ class LayersNeeded(Part):
 
     Attributes:
         baseline: To whose full depth layers are held, a run's folder; None for the model's own.
-        seed: The baseline's.
+        seed: The baseline's; None without one, or where it was not trained.
         noise: The level γ.
         compared_with: The layer of the model that counts as full depth: the ``last`` one, or the ``best`` on validation
             data.

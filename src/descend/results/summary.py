@@ -241,6 +241,10 @@ class Summary(Verdict, Provenance, File):
                 f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}",
             ),
             (
+                not 0 <= self.top <= depth,
+                f"layers_needed.top must be a layer, 0 to {depth}; got {self.top}",
+            ),
+            (
                 self.train_noise not in self.layer_losses,
                 f"layer_losses must contain the training noise {self.train_noise}",
             ),
@@ -269,9 +273,16 @@ class Summary(Verdict, Provenance, File):
 
     @property
     def full_depth(self) -> CompareWith | None:
-        """Which layer of a model as it is counted as full depth when it was evaluated alone; None of other models."""
-        alone = self.method == "plain" and self.layers_needed.baseline is None
-        return self.layers_needed.compared_with if alone else None
+        """Which layer of a model as it is counted as full depth when it was evaluated; None of other models."""
+        return self.layers_needed.compared_with if self.method == "plain" else None
+
+    @property
+    def cap_layer(self) -> int | None:
+        """The layer that the cap bounds; None without a cap."""
+        given = self.settings.get("cap_layer")
+        if self.cap is None:
+            return None
+        return given if isinstance(given, int) else self.first_layer or 0
 
     @property
     def grows(self) -> bool:
@@ -351,13 +362,15 @@ class Summary(Verdict, Provenance, File):
         """The loss that each layer under a constraint had to reach, by layer.
 
         A limit is a share of the loss before and applies at every noise level. Bounds of a geometric target follow from
-        the losses, and the cap is that of the first layer: both are known at the training noise alone.
+        the losses, and the cap is on one layer: both are known at the training noise alone.
 
         Args:
             level: The noise level γ.
         """
         limits = {layer: limit for layer, limit in enumerate(self.limits) if layer and limit is not None}
-        reach = {} if level != self.train_noise or self.cap is None else {self.first_layer or 0: self.cap}
+        reach = {}
+        if self.cap is not None and self.cap_layer is not None and level == self.train_noise:
+            reach[self.cap_layer] = self.cap
         if limits and level in self.layer_losses:
             return reach | {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
         if level != self.train_noise:

@@ -91,7 +91,7 @@ def run_card(folder: Path, network: Any, *, own: bool = False, **more: Any) -> s
 
 def in_folder(line: str) -> str:
     """A card's sentence on the line of code that serves its folder; empty if there is none."""
-    return line and f"In this folder: `{line}`."
+    return line and f"Run this in the folder: `{line}`."
 
 
 def serving_line(network: Any, folder: Path) -> str:

@@ -83,7 +83,7 @@ def evaluate(
             ``noise``. A baseline of models of another training noise needs theirs.
         compare_with: The layer that counts as full depth: ``"last"``, or ``"best"``, the best on the validation data.
             By default the last one, but the best of a model without a baseline whose last layer is not within 2 percent
-            of it on validation data.
+            of it on validation data, and of a baseline that was not trained and was compared with its best.
         iterations: How often the block of an unrolled network runs, more than its depth L: the summary
             has ``past_losses`` and ``past_metrics`` for the iterations after L. ``descend.layered`` must know what says
             how often, see its ``iterations``. All other results are for the L trained iterations.

@@ -489,8 +489,8 @@ class Run:
             baseline: The evaluated run to whose full depth layers are held, evaluated on the same data: the best plain
                 training; by default the model's own full depth.
             compare_with: The layer that counts as full depth: the ``last`` one, or the ``best`` on validation data. By
-                default the last one, but the best of a model without a baseline whose last layer is not within 2
-                percent of it on validation data.
+                default the last one, but the best of a model as it is, on either side, and of a model without a
+                baseline whose last layer is not within 2 percent of it on validation data.
             frames: How many frames, images or beginnings of texts to keep for the page.
             iterations: How often the block of a network with tied weights runs, as in `descend.evaluate`.
 

@@ -286,7 +286,8 @@ class _StopOnSignal(TrainerCallback):
         if again or not self.stepping:
             raise KeyboardInterrupt
         if not is_quiet():  # to stderr, and not by print, which a signal may have cut off halfway
-            os.write(2, b"\nstopping after this step, and its evaluation if one is due; Ctrl-C stops at once.\n")
+            with suppress(OSError):  # the terminal may be gone
+                os.write(2, b"\nstopping after this step, and its evaluation if one is due; Ctrl-C stops at once.\n")
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.asked and not self.stepping:  # Python ignores what is raised in a weak reference's callback
