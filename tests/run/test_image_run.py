@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-from descend import DescentConfig, Run
+from descend import DescentConfig, DescentTrainer, Run
 from descend.cli import main
 from descend.results import Decisions, read_config, read_summary
 from tests.support.documented import ROOT, commands, python_blocks, words_of
@@ -97,14 +97,14 @@ def test_the_guides_commands_and_python_run(models, working_directory):
             else []
         )
         assert main([*words, *more]) == 0
-    strips, trains = python_blocks(page)
+    (strips,) = python_blocks(page)
     exec(strips, {})
     train("BACKBONE", "runs/own", "--method erm")
     args = DescentConfig("runs/script", max_steps=1, use_cpu=True, report_to="none", disable_tqdm=True)
     samples = [{"pixel_values": torch.zeros(3, 8, 8), "labels": number % 3} for number in range(8)]
-    scope = {"model": image_network(), "args": args, "train": samples, "validation": samples}
-    exec(trains, scope)
-    assert scope["trainer"].state.global_step == 1
+    trainer = DescentTrainer(image_network(), args, train_dataset=samples, eval_dataset=samples)
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
 @pytest.mark.skipif("DESCEND_PRETRAINED" not in os.environ, reason="DESCEND_PRETRAINED, a folder of models, is not set")

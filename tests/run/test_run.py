@@ -181,6 +181,7 @@ CASES = {
     "image": f"--data generated --model MODELS/backbone --noise 0.2 --learning-rate 0.003 {SHALLOW}",
     "llm-sft": f"--data generated {TEXT.replace('30', '60')}",
     "lm": f"--data generated --model MODELS/causal --max-length 60 {SHALLOW}",
+    "embed": f"--data generated --model MODELS/bert-bare --max-length 30 {SHALLOW}",
 }
 
 
@@ -315,7 +316,7 @@ def test_what_is_no_number_is_judged_with_nulls(finished, out, capsys):
     assert {name: summary[name] for name in expected} == expected and summary["layer_losses"]["0.8"] == [None, None]
     said(capsys, "report", out)
     page = (out / "report.html").read_text()
-    assert "Infeasible</h3>" in page and "diverged" in page
+    assert "constraints missed: infeasible</h3>" in page and "diverged" in page
 
 
 def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
