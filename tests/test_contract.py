@@ -11,6 +11,7 @@ from transformers import BertForSequenceClassification, LlamaForCausalLM, defaul
 
 from descend import DescentConfig, DescentTrainer, GaussianNoise, InputError, LayeredModel, Objective, Task, evaluate
 from descend.tasks.text import Classification, TokenClassification
+from tests.support.cases import slow_but
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import Classes, ResidualMLP, Whole, layers, mlp, samples
 from tests.support.tagging import Tagger
@@ -447,7 +448,7 @@ COLLATED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", COLLATED)
+@pytest.mark.parametrize("case", slow_but(["words", "no such token", "groups by name"], COLLATED))
 def test_labels_and_tokens_may_come_from_the_collator(tmp_path, case):
     """As with Transformers' Trainer: what counts is the batch."""
     data, collate, settings, fault = COLLATED[case]

@@ -12,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from benchmarks import embedding
 from descend.results import RunConfig, Summary
 from reproduction import depth, picture, table, tables
+from tests.support.cases import slow
 from tests.support.documented import ROOT
 
 WRITTEN = ("build", "tutorials")  # what a build of the site writes into docs
@@ -82,8 +83,8 @@ built = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="make doc
 
 
 @built
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_on_the_site_and_no_page_is_wider_than_the_screen(browser, width):
+@pytest.mark.parametrize("width", [1280, slow(390)])
+def test_axe_finds_nothing_on_the_site(browser, width):
     context = browser.new_context(viewport={"width": width, "height": 900})
     page = context.new_page()
     for name, scheme in product(MAIN, ("light", "dark")):
@@ -91,8 +92,17 @@ def test_axe_finds_nothing_on_the_site_and_no_page_is_wider_than_the_screen(brow
         page.goto((SITE / f"{name}.html").as_uri())
         violations = Axe().run(page).response["violations"]
         assert [(name, scheme, each["id"], each["nodes"][0]["html"]) for each in violations] == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     context.close()
+
+
+@built
+def test_no_page_of_the_site_is_wider_than_the_screen(browser):
+    page = browser.new_page()
+    for name, width in product(MAIN, (1280, 390)):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto((SITE / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+    page.close()
 
 
 @built

@@ -205,6 +205,7 @@ def test_the_extras_are_those_of_the_project():
     assert PROJECT["optional-dependencies"]["all"] == [f"descend[{everything}]"]
 
 
+@pytest.mark.slow
 def test_core_needs_torch_alone():
     """A plain loop, where nothing but torch and what torch itself needs is installed."""
     every = {re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"]} - {"torch"}
@@ -296,7 +297,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
                 (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
             )
         ),
-        (["report", "RUN"], "matplotlib"),
+        pytest.param(["report", "RUN"], "matplotlib", marks=pytest.mark.slow),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
 )

@@ -87,7 +87,7 @@ READERS = {
 }
 """A file that can be read → its readers."""
 
-QUICKEST = ("run/", "dual", "avi/", "png/")
+QUICKEST = ("run/summary", "dual", "avi/")
 
 RECORD = {"run": "a", "step": 1, "split": "train", "layer": 1, "noise": 0.1, "metric": "multiplier", "value": 0}
 

@@ -126,9 +126,8 @@ def by_hand(predictions, threshold, given):
 @pytest.mark.parametrize(
     ("family", "texts"),
     [
-        *(pytest.param(family, TEXTS, id=family) for family in QUICK),
-        *(pytest.param(family, TEXTS, id=family, marks=pytest.mark.slow) for family in FAMILIES if family not in QUICK),
-        *(pytest.param(family, PAIRS, id=f"{family}, pairs") for family in ("bert", "descend-text-ut")),
+        *slow_but([(family, TEXTS) for family in QUICK[::2]], [(family, TEXTS) for family in FAMILIES]),
+        *slow_but([("bert", PAIRS)], [(family, PAIRS) for family in ("bert", "descend-text-ut")]),
     ],
 )
 @torch.no_grad()

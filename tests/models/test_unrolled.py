@@ -490,7 +490,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("method", slow_but(["constrained"], ["erm", "linear", "constrained"]))
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", slow_but(["LISTA"], RUNS))
 def test_it_is_trained_evaluated_and_answered(name, method, tmp_path):
     make, task, samples = RUNS[name]
     model = make()

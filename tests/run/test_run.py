@@ -334,7 +334,7 @@ def test_the_best_feasible_model_is_judged_when_asked_for(tmp_path):
         Run.read(out, model="best_feasible").evaluate(noise=[0.8])
 
 
-@pytest.mark.parametrize(("split", "samples"), [("train", 18), ("validation", 30), ("test", 80)])
+@pytest.mark.parametrize(("split", "samples"), [slow(("train", 18)), slow(("validation", 30)), ("test", 80)])
 def test_every_split_can_be_judged(out, split, samples):
     summary = Run.read(out).evaluate(noise=[0.8], split=split)
     assert (summary.split, summary.samples) == (split, samples)

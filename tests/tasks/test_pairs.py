@@ -20,6 +20,7 @@ from descend.tasks.text.pairs import (
     read_pairs,
     split_validation,
 )
+from tests.support.cases import slow_but
 
 
 def write(file, rows):
@@ -60,7 +61,7 @@ def texts_of(found):
     return {tuple(row["texts"]) for side in found.sides.values() for row in side}
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", slow_but([".csv", ".parquet"], [".tsv", ".csv", ".jsonl", ".parquet"]))
 @pytest.mark.parametrize(("kind", "last"), [("triplets", NEGATIVE), ("scored", SCORE), ("scored", LABEL)])
 def test_every_name_of_a_column_is_read(tmp_path, suffix, kind, last):
     longest = max(map(len, (FIRST, SECOND, last)))

@@ -14,6 +14,7 @@ from descend.errors import InputError
 from descend.recipes.corpora import kind_of, read_parts
 from descend.tasks.images.sources import read_images
 from descend.tasks.text import read_imdb, read_instructions, read_labelled, read_mnli
+from tests.support.cases import slow
 from tests.support.sources import grow, imdb, mnli
 
 
@@ -50,7 +51,7 @@ def test_mnli_is_read_in_every_form_less_what_no_one_agreed_on(tmp_path, form):
     ("read", "places", "sizes"),
     [
         (read_imdb, ["imdb"], {"train": 4000, "test": 2000}),
-        (read_mnli, ["mnli/glue_format", "mnli/jsonl", "mnli/nyu_tsv"], {"train": 8000, "test": 2000}),
+        slow((read_mnli, ["mnli/glue_format", "mnli/jsonl", "mnli/nyu_tsv"], {"train": 8000, "test": 2000})),
         (
             lambda file: {"train": read_instructions(file).rows},
             ["alpaca/alpaca_data.json", "alpaca/alpaca.jsonl"],

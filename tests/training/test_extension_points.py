@@ -38,6 +38,7 @@ from descend.tasks.text import generate_reviews, learn_tokenizer
 from descend.training import hf_hooks
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support import tagging
+from tests.support.cases import slow
 from tests.support.networks import QUIET, causal, network
 from tests.support.own import samples
 from tests.support.ranks import fitted, points
@@ -398,7 +399,7 @@ def test_predict_has_the_loss_of_evaluate_whatever_the_batch_size(tmp_path, head
     [
         (trainer, {}, {}),
         (language, {}, {"compute_metrics": None}),
-        (language, {}, {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(dim=-1)}),
+        slow((language, {}, {"preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(dim=-1)})),
         (
             language,
             {},

@@ -19,6 +19,7 @@ from descend.tasks.video import VideoDenoising
 from descend.training.preset import paper
 from tests.support import networks, runs
 from tests.support.by_hand import adam, sgd
+from tests.support.cases import slow
 
 LEARNING_RATE, SAMPLES, BATCH, SIGMA = 1e-3, 4, 2, 0.18
 STEPS = 10  # an epoch of two without constraints, and four with, before each of which the slack restarts
@@ -147,8 +148,8 @@ RECIPES = {
     ("recipe", "settings"),
     [
         *((recipe, {"method": "constrained"}) for recipe in RECIPES),
-        *((recipe, {"method": "constrained", "dual_optimizer": "sgd"}) for recipe in ("video-ut", "video-dust")),
-        *(("video-ut", {"method": method}) for method in SHARES),
+        *(slow((recipe, {"method": "constrained", "dual_optimizer": "sgd"})) for recipe in ("video-ut", "video-dust")),
+        *(slow(("video-ut", {"method": method})) for method in SHARES),
     ],
 )
 def test_every_step_is_that_by_hand(tmp_path, recipe, settings):

@@ -196,7 +196,7 @@ CHOSEN = {
 """Case → losses, settings, and the best step, its metric and the last step."""
 
 
-@pytest.mark.parametrize("case", CHOSEN)
+@pytest.mark.parametrize("case", slow_but(["a loss that is no number", "nothing of a warm-up"], CHOSEN))
 def test_which_model_is_the_best(tmp_path, monkeypatch, case):
     losses, args, expected = CHOSEN[case]
     scripted(monkeypatch, losses)

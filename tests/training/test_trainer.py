@@ -22,6 +22,7 @@ from transformers import TrainerCallback, set_seed
 from descend import UT, DescentTrainer, InputError, NonFiniteLossError, evaluate
 from descend.results import read_records
 from tests.support import own, ranks
+from tests.support.cases import slow
 from tests.support.ranks import denoiser, fitted, scenes, weights
 
 
@@ -338,11 +339,11 @@ def moves(folder) -> list[bool]:
     [
         ({}, [1, 1, 1, 1, 1, 1, 1, 1]),
         ({"dual_warmup_steps": 3.0}, [0, 0, 0, 1, 1, 1, 1, 1]),
-        ({"dual_warmup_steps": 0.25}, [0, 0, 1, 1, 1, 1, 1, 1]),
-        ({"dual_every": "3"}, [0, 0, 1, 0, 0, 1, 0, 0]),
+        slow(({"dual_warmup_steps": 0.25}, [0, 0, 1, 1, 1, 1, 1, 1])),
+        slow(({"dual_every": "3"}, [0, 0, 1, 0, 0, 1, 0, 0])),
         ({"dual_every": "2", "dual_warmup_steps": 3.0}, [0, 0, 0, 0, 1, 0, 1, 0]),
         # Once an epoch: seen in the first log of the next one.
-        ({"dual_every": "epoch"}, [0, 0, 0, 1, 0, 0, 1, 0]),
+        slow(({"dual_every": "epoch"}, [0, 0, 0, 1, 0, 0, 1, 0])),
         ({"dual_every": "epoch", "dual_warmup_steps": 3.0}, [0, 0, 0, 0, 0, 0, 1, 0]),
     ],
 )
