@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from benchmarks import embedding
-from descend.results import RunConfig, Summary
+from descend.results import Guarantee, RunConfig, Summary
 from reproduction import depth, picture, table, tables
 from tests.support.cases import slow
 from tests.support.documented import ROOT
@@ -120,6 +120,7 @@ def test_every_key_of_the_files_has_a_row_on_the_site():
     page = (SITE / "reference" / "files.html").read_text("utf-8")
     keys = set(re.findall(r'<code class="docutils literal notranslate"><span class="pre">(\w+)</span></code>', page))
     assert Summary.model_fields.keys() | RunConfig.model_fields.keys() - {"schema_version"} <= keys | {"schema_version"}
+    assert Guarantee.model_fields.keys() <= keys
 
 
 def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch):

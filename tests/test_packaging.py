@@ -15,6 +15,7 @@ import pytest
 
 from descend.extras import EXTRAS, required
 from descend.recipes import RECIPES
+from tests.support.cases import slow
 from tests.support.documented import ROOT
 from tests.support.runs import put
 from tests.support.sources import clips
@@ -283,7 +284,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
     ("argv", "module"),
     [
         *(
-            pytest.param(argv, module, marks=pytest.mark.slow)
+            slow((argv, module))
             for argv, module in (
                 (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
                 (["demo"], "PIL"),
@@ -297,7 +298,7 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
                 (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
             )
         ),
-        pytest.param(["report", "RUN"], "matplotlib", marks=pytest.mark.slow),
+        slow((["report", "RUN"], "matplotlib")),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
 )

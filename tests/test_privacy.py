@@ -12,6 +12,7 @@ from transformers import BertConfig, DistilBertConfig
 
 from descend import GaussianNoise, InputError
 from descend.privacy import epsilon, guarantee, page
+from tests.support.cases import slow
 from tests.support.runs import refused, said
 
 
@@ -89,7 +90,7 @@ def test_the_best_attack_on_our_noise_gains_what_epsilon_says(tokens):
     assert share(one) - math.exp(eps) * share(-one) == pytest.approx(delta, abs=2 * error)
 
 
-@pytest.mark.parametrize("delta", [pytest.param(1e-6, marks=pytest.mark.slow), 1e-3])
+@pytest.mark.parametrize("delta", [slow(1e-6), 1e-3])
 def test_no_printed_epsilon_is_below_the_true_one(delta):
     """Against 60 digits: never smaller, and larger by a unit of the third digit at most."""
     levels = [0.01 * 1.7**power for power in range(26)]

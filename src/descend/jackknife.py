@@ -27,12 +27,12 @@ def standard_error(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 @cache
 def fewest_groups(share: float, confidence: float) -> int:
-    r"""The fewest groups of one size that show of a layer with the same answers that it loses at most a share x.
+    r"""How many groups of one size it takes to certify a layer that answers exactly as full depth does.
 
-    The least G with :math:`t \sqrt{x(1-x)/G} \le x`, where the error is at least that of a share x.
+    The least G with :math:`t \sqrt{x(1-x)/G} \le x`: the standard error counts as no smaller, see `Against.excess`.
 
     Args:
-        share: x, above 0 and below 1.
+        share: The tolerance x, above 0 and below 1.
         confidence: Of the one-sided interval.
     """
     known = (groups for groups in count(2) if student.ppf(confidence, groups - 1) ** 2 * (1 - share) <= groups * share)

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 from descend.report import write_completions, write_page
 from descend.results import is_ours
 from tests.support.browser import HOSTILE, Visit
+from tests.support.cases import slow
 from tests.support.pages import NOISE, classifier, fake_run
 from tests.support.runs import put
 
@@ -43,9 +44,7 @@ def unfold(visit: Visit) -> None:
     visit.page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(DESK, id="desk"), pytest.param(PHONE, id="phone", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("size", [pytest.param(DESK, id="desk"), slow(pytest.param(PHONE, id="phone"))])
 def test_it_fits_axe_finds_nothing_and_what_was_asked_is_first(browser: Browser, pages: list[Path], size: dict) -> None:
     for file, samples in zip(pages, (".layers", ".texts"), strict=True):
         assert file.stat().st_size < 1.5e6

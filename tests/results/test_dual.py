@@ -10,6 +10,7 @@ from descend.report.answer import Answer
 from descend.report.terminal import run_lines
 from descend.report.words import number
 from descend.results import Summary
+from tests.support.cases import slow
 
 NEEDED = {"layers_needed": {"noise": 0.0, "within": {}}, "feasible": True}
 RUN = {"recipe": "Own", "method": "constrained", "seed": 0, "model": "m", "dataset": "d", "metric": "loss"}
@@ -62,13 +63,7 @@ def test_the_dual_of_a_known_saddle_point_has_converged(settings):
     assert "The dual has converged on the test data" in text and ", λ 0." in text
 
 
-@pytest.mark.parametrize(
-    ("steps", "losses"),
-    [
-        pytest.param(10, None, id="early"),
-        pytest.param(2000, [1.0, 0.7, 0.3], id="with room", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("steps", "losses"), [(10, None), slow((2000, [1.0, 0.7, 0.3]))], ids=["early", "with room"])
 def test_a_dual_that_has_not_converged_says_where_and_which_way(steps, losses):
     problem, ended, dual = descended(steps)
     losses = ended if losses is None else torch.tensor(losses, dtype=torch.float64)

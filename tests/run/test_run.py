@@ -122,8 +122,8 @@ def test_a_tied_network_is_evaluated_past_its_iterations_on_other_data_too(out, 
     [
         ({"multipliers": [1.0, 1.0], "moved": False}, []),
         # Older files do not say whether they moved.
-        pytest.param({"multipliers": [1.0, 1.0], "moved": None}, [1, 2], marks=pytest.mark.slow),
-        pytest.param({"multipliers": [0.0, 1.0]}, [2], marks=pytest.mark.slow),
+        slow(({"multipliers": [1.0, 1.0], "moved": None}, [1, 2])),
+        slow(({"multipliers": [0.0, 1.0]}, [2])),
         ({"multipliers": [0.0, 0.0], "cap_multiplier": 1.0}, [0]),
     ],
 )

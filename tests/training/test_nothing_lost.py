@@ -24,6 +24,7 @@ from descend.training.checkpoints import damage
 from descend.training.step import Step
 from descend.writing import locked
 from tests.support import own, ranks
+from tests.support.cases import slow
 from tests.support.networks import change
 from tests.support.runs import TINY, assert_same, assert_same_end, put, refused, rows, run_state, stop_after, train
 
@@ -223,7 +224,7 @@ def by_epochs(tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("saving", [pytest.param("steps", marks=pytest.mark.slow), "epoch"])
+@pytest.mark.parametrize("saving", [slow("steps"), "epoch"])
 def test_what_an_epoch_measures_at_its_end_is_measured_once(tmp_path, by_epochs, saving, monkeypatch):
     """Stopped within an epoch nothing is measured; stopped while it is, it will be."""
     out = tmp_path / "run"
@@ -315,7 +316,7 @@ def test_the_best_checkpoint_is_found_wherever_the_run_is_named_from(tmp_path, m
     assert_same(*(load_file(folder / "model.safetensors") for folder in (again / "model", kept)))
 
 
-@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "while"])
+@pytest.mark.parametrize("when", [slow("before"), "while"])
 def test_a_best_checkpoint_that_is_damaged_ends_no_run(tmp_path, when, monkeypatch, caplog):
     """Before a run goes on, or while it does: the best of what is left, or the last model, is kept, and said so."""
     out = tmp_path / "run"

@@ -31,8 +31,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def paper(words: Sequence[str]) -> None:
     """Train, evaluate and compare."""
     about = (
-        "Plain training beside the paper's constraints. Defaults in brackets are those of descend train. The paper's "
-        "settings, or the form that held in our study, replace some: OUT/constrained/config.json lists them"
+        "Plain training beside the paper's constraints. Defaults in brackets are those of descend train; the paper's "
+        "settings, or the form that held in our study, replace some, and OUT/constrained/config.json lists all. The "
+        "recipe"
     )
     left_out = ("method", "preset", "strength", "after", "within", *settings_of_others(*METHODS.values()))
     given = given_settings(words, command="paper", about=about, options=OPTIONS, without=left_out)

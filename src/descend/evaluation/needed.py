@@ -187,11 +187,11 @@ def layers_needed(
         seconds: The time to each layer; None where it was not measured.
         validation: The layers on validation data, on which K is chosen; None to choose none. None is chosen either
             where the baseline was measured on other validation data.
-        compare_with: The layer that counts as full depth, of the model and of the baseline: the ``last`` one, or the
-            ``best`` on validation data, from which layers are then counted. None for ``full_depth`` of the model, and
-            for that of the baseline's own evaluation.
-        full_depth: That of the model alone; None for the last one, but for the best of a model without a baseline whose
-            last layer is not within 2 percent of it there.
+        compare_with: The layer that counts as full depth in both models: the ``last`` one, or the ``best`` on
+            validation data, from which layers are then counted. None where each model has a full depth of its own:
+            ``full_depth`` in this one, and the one it was evaluated with in the baseline.
+        full_depth: Which layer counts in this model without ``compare_with``. None for the last one; a model without a
+            baseline whose last layer is not within 2 percent of its best one there counts by the best.
 
     Returns:
         Both; without a baseline there is nothing to keep.

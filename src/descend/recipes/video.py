@@ -82,8 +82,7 @@ class VideoRecipe(Recipe):
         train, validation, test = map(_clips, (data.train, data.validation, data.test))
         lines = [f"{data.name}: {train} to train on, {validation} for validation, {test} for test{data.passed_over}."]
         if 1 < len(getattr(data.test, "names", ())) < ENOUGH_GROUPS:
-            few = f"So few clips for test certify nothing: at least {ENOUGH_GROUPS} are needed. Add clips."
-            lines.append(few)
+            lines.append(f"So few clips for test certify nothing: at least {ENOUGH_GROUPS} are needed. Add clips.")
         if data.frame_sizes is not None and (sizes := [f"{width}x{height}" for width, height in data.frame_sizes()]):
             some = ", ".join(sizes[:3]) + (" and others" if len(sizes) > 3 else "")
             lines.append(f"Frames of {some} pixels become grey and {SIZE}x{SIZE}, whatever their shape.")

@@ -75,7 +75,7 @@ class Constraint(NamedTuple):
         interval: The violation's.
         broken: Whether the verdict calls the constraint broken.
         certified: By which share the layer certainly lowers the loss.
-        multiplier: λ_l at the step of the model.
+        multiplier: λ_l when the model was saved.
         slackness: λ_l · (violation − slack) as a share of the objective.
     """
 
@@ -307,8 +307,7 @@ def _beside_baseline(summary: Summary) -> list[str]:
             lines.append("A baseline that is so much worse may be a weak one: try it with another rate or seed.")
     validated = summary.validation.metric if summary.validation else []
     beaten = needed.baseline is not None and needed.chosen.get(KEPT_WITHIN, True) is None
-    beaten = beaten and summary.top == summary.depth
-    if beaten and validated and summary.better_on(validated) is None:
+    if beaten and summary.top == summary.depth and validated and summary.better_on(validated) is None:
         layer = first_within(validated, validated[-1], KEPT_WITHIN, higher_is_better=summary.higher_is_better)
         if layer not in (None, summary.depth):
             lines.append(
@@ -404,11 +403,11 @@ def _constraints(summary: Summary) -> list[Constraint]:
     if not summary.few_groups:
         certified, known = summary.certified, [summary.cap_interval, *summary.violation_intervals]
     dual, rows = summary.dual, []
-    capped = summary.cap_layer
+    violations = [summary.cap_violation, *summary.violations]
+    capped = None if summary.cap is None else summary.cap_layer
     for layer in range(0 if capped == 0 else 1, summary.depth + 1):
         asks = layer > 0 and summary.asks(layer)
         place = layer if asks else 0 if layer == capped else None  # in lists of all constraints, the cap's first
-        violations = [summary.cap_violation, *summary.violations]
         rows.append(
             Constraint(
                 layer,

@@ -255,7 +255,8 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
         ]
     if not summary.layer_metrics:
         return parts
-    levels, last, losses = summary.layer_metrics, -1 if layer is None else layer, summary.layer_losses
+    levels, last = summary.layer_metrics, -1 if layer is None else layer
+    numbers = {summary.metric: levels, "loss": summary.layer_losses}  # one column where the metric is the loss
     count = "" if summary.samples is None else f", {summary.samples:,} samples"
     dataset = re.sub(r"[\s|]+", " ", summary.dataset)  # on one line
     place = f"{dataset}, {summary.split} split{count}"
@@ -283,14 +284,13 @@ def _measured(summary: Summary, layer: int | None, noise_on: str) -> list[str]:
         ),
         *timed,
         "## Noise",
-        f"{' and '.join(dict.fromkeys((summary.metric, 'loss')))} at {end} "
-        f"under {summary.shift} noise of level γ on {noise_on}, on {place}.",
+        f"{' and '.join(numbers)} at {end} under {summary.shift} noise of level γ on {noise_on}, on {place}.",
         _table(
-            ["γ", *dict.fromkeys((summary.metric, "loss"))],
+            ["γ", *numbers],
             [
-                [f"{level:g}", *([_short(row[last])] if summary.metric != "loss" else []), _short(losses[level][last])]
-                for level, row in levels.items()
-                if level in losses
+                [f"{level:g}", *(_short(rows[level][last]) for rows in numbers.values())]
+                for level in levels
+                if level in summary.layer_losses
             ],
         ),
     ]

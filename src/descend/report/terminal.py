@@ -93,20 +93,17 @@ def comparison_lines(runs: Sequence[Results]) -> list[str]:
 
 def _shares_of_plain(arms: Sequence[Arm], losses: Mapping[str, Sequence[Any]]) -> list[str] | None:
     """The losses of the only other arm in percent of plain training's; None where there are not these two."""
-    plain, *others = sorted(arms, key=lambda arm: arm.summary.method != "erm")
-    if plain.summary.method != "erm" or len(others) != 1:
-        return None
-    if others[0].summary.method == "erm" or plain.summary.depth != others[0].summary.depth:
-        return None
-    pairs = zip(losses[others[0].label], losses[plain.label], strict=True)
-    shares = [100 * ours / theirs if theirs else math.nan for ours, theirs in pairs]
+    if [arm.summary.method == "erm" for arm in arms] != [True, False] or len({arm.summary.depth for arm in arms}) > 1:
+        return None  # a group's plain training comes first
+    plain, other = (losses[arm.label] for arm in arms)
+    shares = [100 * ours / theirs if theirs else math.nan for ours, theirs in zip(other, plain, strict=True)]
     return [f"{share:.0f}" if math.isfinite(share) else "–" for share in shares]
 
 
 def _loose_cap(summary: Summary) -> str:
     """That the cap lets a layer be worse than the network's input; empty where it does not."""
     given, layer = summary.layer_losses[summary.train_noise][0], summary.cap_layer
-    if not summary.asked or not layer or summary.cap is None or not summary.cap > given:
+    if not summary.asked or layer == 0 or summary.cap is None or not summary.cap > given:
         return ""
     return (
         f"The cap on {summary.unit} {layer}, {number(summary.cap)}, is above the loss of the input, {number(given)}: "

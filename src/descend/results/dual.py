@@ -11,7 +11,7 @@ class Dual(NamedTuple):
 
     Attributes:
         objective: f_L at the training noise, which training lowers subject to the constraints.
-        multipliers: λ at the step of the model; 0 where no constraint is in force.
+        multipliers: λ when the model was saved; 0 where no constraint is in force.
         slackness: λ · (violation − slack) as a share of the objective, 0 at a saddle point: a multiplier above 0 has a
             constraint that holds with equality. It is above 0 where λ has yet to rise, below where λ has yet to fall.
         unmet: The broken constraints whose violation is above their slack, by layer; 0 stands for the cap.

@@ -187,7 +187,7 @@ class LayersNeeded(Part):
         noise: The level γ.
         compared_with: The layer of the model that counts as full depth: the ``last`` one, or the ``best`` on validation
             data.
-        held_to: Which layer of the baseline does; without one as ``compared_with``.
+        held_to: Which layer of the baseline counts as its full depth; without a baseline the same as ``compared_with``.
         top: That layer of the model, from which layers are counted; None in files of older versions, for the last one.
         full_layer: That layer of the baseline; None without one.
         best: The best layer on validation data, and its gain over the last one on the evaluated data; None where

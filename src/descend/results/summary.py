@@ -73,7 +73,7 @@ class Provenance(Part):
         max_multiplier: With the price rule the most that λ may be, p; None with another rule, which knows no most.
         slack: Each layer's slack, L numbers.
         cap_slack: The cap's; None in files of older versions.
-        binding: The constraints with λ > 0 at the step of the model, by layer; 0 stands for the cap.
+        binding: The constraints with λ > 0 when the model was saved, by layer; 0 stands for the cap.
         seconds: Training time.
         steps: Optimizer steps of the training; None where they are not known.
         temperature: What a classifier's logits were divided by, 1 if they were not; None where it is not known.
@@ -277,11 +277,9 @@ class Summary(Verdict, Provenance, File):
         return self.layers_needed.compared_with if self.method == "plain" else None
 
     @property
-    def cap_layer(self) -> int | None:
-        """The layer that the cap bounds; None without a cap."""
+    def cap_layer(self) -> int:
+        """The layer that a cap bounds."""
         given = self.settings.get("cap_layer")
-        if self.cap is None:
-            return None
         return given if isinstance(given, int) else self.first_layer or 0
 
     @property
@@ -368,9 +366,7 @@ class Summary(Verdict, Provenance, File):
             level: The noise level γ.
         """
         limits = {layer: limit for layer, limit in enumerate(self.limits) if layer and limit is not None}
-        reach = {}
-        if self.cap is not None and self.cap_layer is not None and level == self.train_noise:
-            reach[self.cap_layer] = self.cap
+        reach = {} if self.cap is None or level != self.train_noise else {self.cap_layer: self.cap}
         if limits and level in self.layer_losses:
             return reach | {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
         if level != self.train_noise:

@@ -85,13 +85,13 @@ def run_card(folder: Path, network: Any, *, own: bool = False, **more: Any) -> s
     """
     own = own or getattr(getattr(network, "config", None), MARK, False)
     command = train_command(read_config(folder))
-    note = "\n\n".join(filter(None, (loading_note(network), in_folder(serving_line(network, Path("."))))))
+    note = with_code(loading_note(network), serving_line(network, Path(".")))
     return card_of_run(folder, network, command, own=own, **{"note": note} | more)
 
 
-def in_folder(line: str) -> str:
-    """A card's sentence on the line of code that serves its folder; empty if there is none."""
-    return line and f"Run this in the folder: `{line}`."
+def with_code(note: str, line: str) -> str:
+    """A card's note on how to load its folder, and the line of code that serves it; either may be empty."""
+    return "\n\n".join(filter(None, (note, line and f"Run this in the folder: `{line}`.")))
 
 
 def serving_line(network: Any, folder: Path) -> str:

@@ -245,7 +245,7 @@ def results_of(
         evaluators: They see the run and what was measured.
         baseline: To whose full depth layers are held, evaluated on the same data; None for the model's own.
         compare_with: Which layer counts as full depth, see `layers_needed`.
-        full_depth: The same of the model alone.
+        full_depth: Which layer counts in this model without ``compare_with``, see `layers_needed`.
         iterations: How often the block of an unrolled network runs, if more often than its depth.
 
     Returns:

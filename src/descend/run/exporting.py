@@ -50,7 +50,7 @@ from descend.results import (
     without_adapters,
     write_card,
 )
-from descend.run.describing import in_folder, run_card
+from descend.run.describing import run_card
 from descend.run.formats import EXPECTED, Format, shape_of, usual_format
 from descend.run.loading import of_run, provenance_of
 from descend.run.onnx import Onnx
@@ -422,13 +422,12 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     # Kept by from_pretrained and save_pretrained, so that a copy still says where it comes from.
     setattr(plain.config, TRAINED_KEY, {**whole.origin, "exported_layers": layers, "of_layers": depth})
     plain.to(kind.dtype or whole.dtype or torch.float32)
-    note = form.note(plain)
+    note = form.card_note(plain)
     with atomic_folder(out.absolute(), alone=False) as part:
         output = form.write(plain, part)
         size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
         on_disk = f"The folder takes {size:.3g} MB."
-        code = "" if "```" in note else in_folder(form.serving_line(plain, Path(".")))
-        about = "\n\n".join(filter(None, (note, code, on_disk)))
+        about = f"{note}\n\n{on_disk}".strip()
         write_card(part, whole.card(plain, note=about, metadata=kind.metadata, holds=form.holds))
         for inputs, wanted in zip(form.batches, expected, strict=True):
             if not form.agrees(output(inputs), wanted):

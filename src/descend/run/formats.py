@@ -14,7 +14,7 @@ from descend.errors import refuse
 from descend.extras import EXTRAS, required
 from descend.models import check_savable, close, load_model, plain_output
 from descend.recipes import RECIPES
-from descend.run.describing import loading_note, serving_line
+from descend.run.describing import loading_note, serving_line, with_code
 
 LEAVE_OUT = "Leave --format out."
 """What to do where another format can't be written."""
@@ -109,6 +109,10 @@ class Format:
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:
         """The line of code that serves the folder; empty if there is none."""
         return serving_line(plain, folder)
+
+    def card_note(self, plain: PreTrainedModel) -> str:
+        """What the card says on loading and serving the folder."""
+        return with_code(self.note(plain), self.serving_line(plain, Path(".")))
 
 
 def usual_format(recipe: str) -> str:

@@ -231,6 +231,10 @@ class Onnx(Format):
         """The line that opens the file; the card has the rest."""
         return f"onnxruntime.InferenceSession({str(folder / FILE)!r}), see {folder / 'README.md'}"
 
+    def card_note(self, plain: PreTrainedModel) -> str:
+        """The note alone, which has the whole code."""
+        return self.note(plain)
+
 
 def _code_of_images(processor: Any) -> str:
     """Code that makes the inputs of images, as Descend's image processor does; it needs Pillow, as images do."""

@@ -572,8 +572,14 @@ class Run:
             usual.append(partial(decided, count=shown))
         if run.chooses:
             usual.append(on_validation(run, run.validation, most=most, noise=validation_noise, baseline=known))
-        full = {"compare_with": compare_with, "full_depth": self.full_depth}
-        self.results = results_of(run, [*usual, *further], baseline=known, iterations=iterations, **full)
+        self.results = results_of(
+            run,
+            [*usual, *further],
+            baseline=known,
+            compare_with=compare_with,
+            full_depth=self.full_depth,
+            iterations=iterations,
+        )
         if run.folder is not None:
             run._finish(self.results.summary)
         return self.results.summary
