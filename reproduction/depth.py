@@ -1,17 +1,19 @@
 """Which method needs the fewest layers: the tables and the picture of methods_plan.md, from runs with own readouts."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, permutations
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
+from descend.jackknife import combined, degrees_of_freedom, without_each
 from reproduction.cells import LAST
 from reproduction.methods_grid import DEPTH_ARMS
-from reproduction.table import CONFIDENCE, Table
+from reproduction.table import CONFIDENCE, Gain, Table
 
 PANEL = "layers"
 POINTS = (1, 2, 5)
@@ -174,41 +176,43 @@ def rule(table: Table) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=heads)
 
 
-class Paired(NamedTuple):
-    """A mean difference over seeds.
+def compared(table: Table, model: str, ours: str, theirs: str) -> Gain:
+    """The mean accuracy of the deeper half of the layers, ours less theirs, paired by seed and test samples.
 
-    Attributes:
-        mean: The difference.
-        low: Of its 95 % interval.
-        high: Of the same.
-        p: Two-sided.
-        seeds: Seeds that both have.
-        variance: Of the mean.
+    Its variance is that over seeds, and that over blocks of test samples by the jackknife; without two seeds there is
+    no interval, and `Gain` is NaN without one.
     """
-
-    mean: float
-    low: float
-    high: float
-    p: float
-    seeds: int
-    variance: float
-
-
-def compared(table: Table, model: str, ours: str, theirs: str) -> Paired | None:
-    """The mean accuracy of the deeper half of the layers, ours less theirs, paired by seed; None without two seeds."""
     for name, arms, _ in by_model(table):
         if name == model and ours in arms and theirs in arms:
             shared = sorted(set(arms[ours].seed) & set(arms[theirs].seed))
-            pair = [accuracies(arms[arm][arms[arm].seed.isin(shared)]) for arm in (ours, theirs)]
-            if len(shared) < 2:
-                return None
-            half = (pair[0].shape[1] - 1) // 2
-            apart = pair[0][:, half:].mean(1) - pair[1][:, half:].mean(1)
-            mean, error = float(apart.mean()), float(apart.std(ddof=1) / np.sqrt(len(shared)))
-            width = float(student.ppf((1 + CONFIDENCE) / 2, len(shared) - 1)) * error
-            p = float(2 * student.sf(abs(mean) / error, len(shared) - 1)) if error else 1.0
-            return Paired(mean, mean - width, mean + width, p, len(shared), error**2)
-    return None
+            pair = [arms[arm][arms[arm].seed.isin(shared)].sort_values("seed") for arm in (ours, theirs)]
+            half = (len(pair[0].metrics.iloc[0]) - 1) // 2 if shared else 0
+            one, other = (accuracies(runs)[:, half:].mean(1) for runs in pair) if shared else ([], [])
+            return _difference(np.subtract(one, other), *(list(runs.get("half", ())) for runs in pair))
+    return Gain(math.nan)
+
+
+def _difference(apart: np.ndarray, *halves: list[Any]) -> Gain:
+    """A mean difference over seeds, (S,), with each run's deeper half by blocks of test samples where rows have it."""
+    seeds = len(apart)
+    if not seeds:
+        return Gain(math.nan)
+    parts = {"seeds": (float(apart.var(ddof=1)) / seeds, seeds - 1)} if seeds > 1 else {}
+    known = [half for runs in halves for half in runs if isinstance(half, Mapping)]
+    if len(known) == 2 * seeds:
+        counts = np.array(known[0]["counts"], float)
+        scores = np.array([half["scores"] for half in known], float)  # (2S, B)
+        without = without_each(counts, scores, root=False)  # (B, 2S)
+        moved = (without[:, :seeds] - without[:, seeds:]).mean(1)
+        blocks = len(counts)
+        parts["groups"] = ((blocks - 1) ** 2 / blocks * float(moved.var(ddof=1)), degrees_of_freedom(counts))
+    error, freedom = combined(parts.values())
+    mean, groups = float(apart.mean()), len(counts) if "groups" in parts else 0
+    if seeds < 2 or not error:
+        return Gain(mean, seeds=seeds, groups=groups, parts=parts)
+    width = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    p = float(2 * student.sf(abs(mean) / error, freedom))
+    return Gain(mean, mean - width, mean + width, p, seeds, groups, parts)
 
 
 def picture(table: Table, arms: Sequence[str] = ("probe", "linear", "useful-.8")) -> Figure:

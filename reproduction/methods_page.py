@@ -33,7 +33,7 @@ def primaries(table: Table) -> pd.DataFrame:
         tests.append(change)
         rows.append(["constrained against plain", f"{model}, {data}, γ_train = {gamma:g}", str(change)])
     for model in DEPTH:
-        change = _of_depth(table, model)
+        change = depth.compared(table, model, "linear", "useful-.8")
         tests.append(change)
         words = "–" if math.isnan(change.value) else depth.points(change.value, change.low, change.high)
         rows.append(["linear against useful-.8", f"{model}, mean of the deeper half, points", words])
@@ -42,21 +42,12 @@ def primaries(table: Table) -> pd.DataFrame:
     return frame.assign(
         **{
             "seeds": [test.seeds for test in tests],
-            "test groups": [test.groups if place < len(ROBUSTNESS) else "" for place, test in enumerate(tests)],
+            "test groups": [test.groups for test in tests],
             "p (Holm)": [_p(test, p) for test, p in zip(tests, adjusted, strict=True)],
             "result": [_result(test, p) for test, p in zip(tests, adjusted, strict=True)],
             "seeds that would decide": [_seeds(test, p) for test, p in zip(tests, adjusted, strict=True)],
         }
     )
-
-
-def _of_depth(table: Table, model: str) -> Gain:
-    """The difference of `linear` and `useful-.8` in accuracy, as a gain whose test data are one fixed set."""
-    found = depth.compared(table, model, "linear", "useful-.8")
-    if found is None:
-        return Gain(math.nan)
-    parts = {"seeds": (found.variance, found.seeds - 1)}
-    return Gain(found.mean, found.low, found.high, found.p, found.seeds, ENOUGH_GROUPS, parts)
 
 
 def _tested(test: Gain) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import beta
+from scipy.stats import t as student
 
 from reproduction.cells import SEARCH, Cell, cells
 from reproduction.figures import plain_of
@@ -158,8 +159,8 @@ def _percent(low: float, high: float) -> str:
 def share(won: np.ndarray, clusters: list[Any]) -> tuple[float, float]:
     """An interval of a share of cells that depend on each other within clusters (Korn and Graubard 1998).
 
-    It is Clopper and Pearson's at the number of independent cells that would have the variance between clusters; where
-    that variance is 0, at the number of clusters.
+    It is Clopper and Pearson's at the number of independent cells that would have the variance between clusters, less
+    what so few clusters tell of it; where that variance is 0, at the number of clusters.
 
     Args:
         won: Whether each cell counts, (N,).
@@ -174,8 +175,10 @@ def share(won: np.ndarray, clusters: list[Any]) -> tuple[float, float]:
     mean = won.mean()
     apart = [sum(win - mean for win, name in zip(won, clusters, strict=True) if name == each) for each in names]
     variance = len(names) / (len(names) - 1) * sum(part**2 for part in apart) / len(won) ** 2
-    size = min(mean * (1 - mean) / variance, len(won)) if variance else len(names)
-    ahead, tail = mean * size, (1 - CONFIDENCE) / 2
+    tail = (1 - CONFIDENCE) / 2
+    fewer = (student.ppf(tail, len(won) - 1) / student.ppf(tail, len(names) - 1)) ** 2
+    size = min(fewer * mean * (1 - mean) / variance, len(won)) if variance else len(names)
+    ahead = mean * size
     low = float(beta.ppf(tail, ahead, size - ahead + 1)) if ahead else 0.0
     high = float(beta.ppf(1 - tail, ahead + 1, size - ahead)) if ahead < size else 1.0
     return low, high
@@ -226,7 +229,7 @@ def mechanism(table: Table) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_BESIDE = {"erm": "plain training", "algorithm-1": "the chosen constraints"}
+_BESIDE = {"erm": "plain training", "algorithm-1": "the chosen constraints", "mean-weights": "the constant mean"}
 
 
 def gain_of_setting(table: Table, model: str, data: str, gamma: float) -> Gain:

@@ -91,7 +91,7 @@ class Study:
     def state(self, cell: Cell) -> str:
         """``done``, ``failed``, ``waits``, ``no data`` or ``to do``."""
         folder, row = self.of(cell), self.row(cell)
-        if row is not None:
+        if row is not None and not self._replayed(cell):
             return "failed" if row["diverged"] else "done"
         if (folder / RUN / "summary.json").is_file():
             return "done"
@@ -99,8 +99,18 @@ class Study:
             return "failed"
         if cell.waits:
             return "waits"
-        missing = [path for path in cell.paths() if not Path(path.format_map(self.places)).exists()]
-        return "no data" if missing else "to do"
+        return "no data" if any(not self._exists(path) for path in cell.paths()) else "to do"
+
+    def _exists(self, path: str) -> bool:
+        """Whether data, a model or a run to replay, which must have ended, are there."""
+        place = Path(path.format_map(self.places))
+        return (place / "summary.json" if path.startswith("{study}") else place).exists()
+
+    def _replayed(self, cell: Cell) -> bool:
+        """Whether a run of which `known` has the row must be run again, because others wait for its weights."""
+        return cell.variant == EVERY_STEP and any(
+            cell.name in path and self.state(other) == "no data" for other in self.cells() for path in other.paths()
+        )
 
     def row(self, cell: Cell) -> Any:
         """A cell's row in the file ``known``; None if it is not there, or if the cell was run here."""
@@ -136,11 +146,16 @@ class Study:
                 elif cell.panel == SEARCH:
                     searches.setdefault(search_key(self.scale, cell, cell.arm), []).append(cell)
             for key, trials in searches.items():
-                ended = key not in chosen and all(self.state(trial) in ("done", "failed") for trial in trials)
+                ended = key not in chosen and all(map(self._over, trials))
                 if ended and (best := self._best(trials)):
                     chosen[key] = best
             if chosen != self.chosen:
                 write_json(self.folder / CHOSEN_FILE, chosen)
+
+    def _over(self, trial: Cell) -> bool:
+        """Whether a trial ended or diverged; one that failed otherwise is to be run again."""
+        failed = read_json(self.of(trial) / FAILED_FILE) or {"diverged": True}
+        return self.state(trial) == "done" or (self.state(trial) == "failed" and failed["diverged"])
 
     def _replays(self, cell: Cell) -> dict[str, Any]:
         """What `REPLAYS` take of a run that logged its weights at every step: its folder, and the mean weights."""
@@ -195,7 +210,9 @@ def measured_on_validation(run: Path, by_layers: bool) -> dict[str, float] | Non
     if summary is None:
         return None
     measured = summary.get("validation") or summary  # a run that is evaluated on validation data has it there alone
-    rows = sorted((float(level), row) for level, row in measured["layer_metrics"].items())
+    # Validation data are measured at the training level too, which may not be one of the levels of the test.
+    tested = {float(level) for level in summary.get("noise") or measured["layer_metrics"]}
+    rows = sorted((float(level), row) for level, row in measured["layer_metrics"].items() if float(level) in tested)
     levels = [level for level, _ in rows]
     metrics = np.array([row for _, row in rows], float)  # (G, L+1)
     sign = 1 if summary["higher_is_better"] else -1

@@ -172,7 +172,7 @@ def gain(ours: pd.DataFrame, theirs: pd.DataFrame) -> Gain:
     a, b = (
         Numbers(runs.number.to_numpy(float), np.stack([_left_out(run) for run in runs.itertuples()])) for runs in pair
     )
-    found = advantage(a, b, bool(pair[0].higher.iloc[0]))
+    found = advantage(a, b, bool(pair[0].higher.iloc[0]), sizes=np.array(pair[0].counts.iloc[0], float))
     return Gain(found.value, found.low, found.high, found.p, len(shared), found.groups, found.parts)
 
 
@@ -264,16 +264,17 @@ def collected(study: Study) -> list[dict[str, Any]]:
         fields |= {name: session.get(name) for name in ("seconds", "commit")} | {"diverged": None, "device": None}
         if summary is not None:
             edges = edges or summary["ratios"]["histogram"]["edges"]
-            validated = study.validated(cell)
-            rows.append({**fields, "validated": validated, **_measured(cell, folder / RUN, summary)})
+            validated, by_layers = study.validated(cell), study.scale.models[cell.model].by_layers
+            rows.append({**fields, "validated": validated, **_measured(cell, folder / RUN, summary, by_layers)})
         elif failed is not None and failed["diverged"]:
             rows.append({**fields, "diverged": failed["reason"]})
     return [{"scale": study.name, "chosen": study.chosen, "edges": _rounded(edges)}, *map(_rounded, rows)]
 
 
-def _measured(cell: Cell, run: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row holds of an evaluated run."""
-    groups, level = _blocks(read_json(run / "groups.json")), f"{cell.gamma:g}"
+def _measured(cell: Cell, run: Path, summary: Mapping[str, Any], by_layers: bool) -> dict[str, Any]:
+    """What a row holds of an evaluated run; of one judged by its layers the deeper half's scores too."""
+    every, level = read_json(run / "groups.json"), f"{cell.gamma:g}"
+    groups = _blocks(every)
     losses, metrics = ({f"{float(key):g}": row for key, row in summary[name].items()} for name in _BY_LEVEL)
     energy = {f"{float(key):g}": row for key, row in summary.get("energy", {}).items()}
     # A trial is evaluated on validation data itself. Entries that are null are not in the file.
@@ -295,6 +296,7 @@ def _measured(cell: Cell, run: Path, summary: Mapping[str, Any]) -> dict[str, An
         "ratio": {"mean": ratios["mean"], "median": ratios["median"]},
         "histogram": np.sum(ratios["histogram"]["counts"], 0).tolist(),
         **{name: groups[name] for name in ("counts", "scores", "root")},
+        **({"half": _half(every["layers"])} if by_layers else {}),
         "trained": _trained(run / "records.jsonl"),
         "resilience": config["training"]["resilience"],
         "device": config.get("device"),
@@ -333,6 +335,12 @@ def _blocks(groups: Mapping[str, Any]) -> dict[str, Any]:
         counts = np.array([counts[part].sum() for part in parts])
         scores = np.stack([scores[:, part].sum(1) for part in parts], 1)
     return {"counts": counts.tolist(), "scores": scores.tolist(), "root": groups["root"]}
+
+
+def _half(layers: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The scores of layers L/2 to L at the first level, their mean summed over each block of test samples."""
+    scores = np.array(layers["scores"][0], float)  # (L+1, B)
+    return {"counts": layers["counts"], "scores": scores[(len(scores) - 1) // 2 :].mean(0).tolist()}
 
 
 def _rounded(content: Any) -> Any:

@@ -14,6 +14,14 @@ from reproduction.grids import SCALES
 SMALL, METHODS = SCALES["small"], SCALES["methods"]
 
 
+SHARED = (
+    *("max_steps", "per_device_train_batch_size", "head_lr_ratio", "optim", "weight_decay", "max_grad_norm"),
+    *("lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "label_smoothing_factor"),
+    *("load_best_model_at_end", "gradient_accumulation_steps"),
+)
+"""Training arguments that all arms of a model have alike."""
+
+
 def choices(scale):
     """What the searches of a scale would choose if the first trial were the best, and of all the last."""
     replayed = {"searched": {"settings": {"layer_weights": "-0.1,0,0,0,0,0,1"}}}
@@ -119,12 +127,16 @@ def test_the_six_primaries_are_run_with_five_seeds_or_three():
 @pytest.mark.parametrize("scale", ["smoke", "methods"])
 def test_every_command_is_one_that_descend_accepts(scale, tmp_path):
     """The settings of every arm of every model are read as the command line reads them, without its data."""
-    done = set()
+    done, shared = set(), defaultdict(set)
     for cell in cells(SCALES[scale], choices(SCALES[scale])):
         if (cell.model, cell.arm, cell.variant) not in done:
             done.add((cell.model, cell.arm, cell.variant))
             configured = configure(cell.recipe, **cell.settings, output_dir=str(tmp_path / cell.name), use_cpu=True)
             assert configured.arguments.method == cell.settings["method"]
+            if not cell.variant:
+                shared[cell.model].add(tuple(getattr(configured.arguments, name) for name in SHARED))
+    # What an arm does not name itself may come from a preset or a recipe.
+    assert scale == "smoke" or {len(each) for each in shared.values()} == {1}
     assert options({"layer_weights": "-0.1,1", "noise": -1.0}) == ["--layer-weights=-0.1,1", "--noise", "-1"]
 
 

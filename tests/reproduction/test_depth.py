@@ -1,11 +1,14 @@
 """Depth: K, intervals and the rule of methods_plan.md, on accuracies that are known."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
+from descend.jackknife import combined
 from reproduction.depth import compared, difference, layers, pairs, picture, rule, suffices
 from reproduction.table import Table
 
@@ -70,8 +73,23 @@ def test_intervals_are_students_and_paired_by_seed():
         )
     found = compared(table(one, other), "tiny-exits", "linear", "probe")
     test = ttest_rel(*([np.mean(row["metrics"]) for row in rows] for rows in (one, other)))
-    assert (found.p, found.seeds) == (pytest.approx(test.pvalue), 5)
-    assert found.variance == pytest.approx((found.mean / test.statistic) ** 2)
+    assert (found.p, found.seeds) == (pytest.approx(test.pvalue), 5) and math.isnan(found.tested_p)
+    assert found.parts == {"seeds": (pytest.approx((found.value / test.statistic) ** 2), 4)}
+
+
+def test_the_deeper_half_has_the_variance_over_test_samples_where_rows_have_their_blocks():
+    """Three blocks of ten: ours is right in 6, 8 and 7 of them, the other in 5, 5 and 5, at every seed alike."""
+    one, other = runs("linear", [0.5, 0.7], spread=0.002), runs("probe", [0.5, 0.5])
+    for rows, right in ((one, [6.0, 8.0, 7.0]), (other, [5.0] * 3)):
+        for row in rows:
+            row["half"] = {"counts": [10] * 3, "scores": right}
+    found = compared(table(one, other), "tiny-exits", "linear", "probe")
+    seeds = (0.001**2 * 2.5 / 5, 4)
+    assert found.parts == {"seeds": pytest.approx(seeds), "groups": pytest.approx((0.1**2 / 3, 2))}
+    error, freedom = combined([seeds, (0.1**2 / 3, 2)])
+    width = student.ppf(0.975, freedom) * error
+    assert (found.value, found.low, found.groups) == (pytest.approx(0.1), pytest.approx(0.1 - width), 3)
+    assert math.isnan(compared(table(one), "tiny-exits", "linear", "useful-.8").value)
 
 
 def test_the_rule_counts_the_deeper_half_and_names_who_harms_the_last_layer():
