@@ -18,7 +18,7 @@ STEPS: Options = {"eval_strategy": "no", "save_strategy": "no", "lr_scheduler_ty
 ENCODER: Options = {"per_device_train_batch_size": 16, "max_length": 64, "pooling": "mean", "exits": "shared"} | {
     "head_lr_ratio": 10.0
 }
-"""Of encoders under noise. The readout's learning rate is stated, because the paper's preset has another than the recipe."""
+"""Of encoders under noise. The readout's rate is stated, because the paper's preset and the recipe differ in it."""
 
 VIDEO: Options = {**STEPS, "noise_is": "std", "per_device_train_batch_size": 1, "logging_steps": 50}
 """Of UT and DUST: a window of five frames is a sequence for each of its 100 patch positions."""

@@ -27,6 +27,9 @@ SCOPES: dict[str, Callable[[float, float], bool]] = {
 }
 """Column → which levels of the test noise it covers: the level and the training noise."""
 
+MARGIN = 0.5
+"""Two methods are as good as each other where the interval of the gain, in per cent, lies within this."""
+
 LACKING = "we have no such cell"
 
 LABELS = {
@@ -225,8 +228,16 @@ def mechanism(table: Table) -> pd.DataFrame:
             beside = runs[(runs.arm == other) & (runs.variant == "")]
             known = len(found) and len(beside) and (arm, variant) != (other, "")
             row[f"against {words}, {scope}"] = gain_at(found, beside, wanted) if known else "–"
-        rows.append(row)
+        beside = row[f"against {_BESIDE['algorithm-1']}, all noise"]
+        rows.append(row | {"as good as the chosen constraints": "–" if beside == "–" else _as_good(beside)})
     return pd.DataFrame(rows)
+
+
+def _as_good(gain: Gain) -> str:
+    """Whether a gain is as good as none, by its interval."""
+    if gain.surely_above(-MARGIN) and gain.surely_below(MARGIN):
+        return "yes"
+    return {"better": "better", "worse": "no"}.get(gain.verdict, "open")
 
 
 _BESIDE = {"erm": "plain training", "algorithm-1": "the chosen constraints", "mean-weights": "the constant mean"}

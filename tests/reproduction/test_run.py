@@ -15,7 +15,7 @@ from descend.results import Records, atomic_folder
 from reproduction.__main__ import main
 from reproduction.cells import EVERY_STEP, LAST, REPLAYS, SEARCH, SEARCH_SEED, Row, cells
 from reproduction.grids import SCALES
-from reproduction.run import BUSY, FAILED_FILE, RUN, Session, Study, read_json, write_json
+from reproduction.run import BUSY, FAILED_FILE, RUN, Session, Study, measured_on_validation, read_json, write_json
 from reproduction.table import collected
 
 pytestmark = pytest.mark.slow
@@ -86,6 +86,14 @@ def validated(folder, metrics, feasible=True, higher=False):
     layers = {f"{level}": row for level, row in metrics.items()}
     known = {"higher_is_better": higher, "feasible": feasible, "validation": {"layer_metrics": layers}}
     write_json(folder / RUN / "summary.json", known)
+
+
+def test_the_training_level_counts_only_where_the_test_has_it(tmp_path):
+    validated(tmp_path, {0.0: [0.2, 0.8], 0.9: [0.0, 0.0], 1.0: [0.2, 0.6]}, higher=True)
+    file = tmp_path / RUN / "summary.json"
+    for noise, area in (([0.0, 1.0], 0.7), ([0.0, 0.9, 1.0], 0.5 * 0.9 * 0.8 + 0.5 * 0.1 * 0.6)):
+        write_json(file, {**read_json(file), "noise": noise})
+        assert measured_on_validation(tmp_path / RUN, by_layers=False)["value"] == pytest.approx(area)
 
 
 def test_the_choice_is_the_best_mean_over_seeds_whether_it_holds_or_not(tmp_path):
@@ -161,6 +169,13 @@ def test_weights_of_every_step_are_replayed_and_their_mean_is_held_constant(tmp_
     words = [cell.commands(tmp_path / "run", given.places)[0] for cell in (replayed, mean)]
     assert str(given.of(source) / RUN) in words[0] and "--layer-weights=-0.375,0.375,1" in words[1]
     assert str(tmp_path) not in json.dumps(replayed.settings)
+    # Elsewhere the source's row alone is there: it is run again for its weights, until the replays' rows are there too.
+    head = {"scale": "smoke", "chosen": given.chosen, "edges": []}
+    known = [{"name": cell.name, "diverged": None} for cell in (source, replayed, mean)]
+    for rows_known, states in ((known[:1], ["to do", "no data", "to do"]), (known, ["done"] * 3)):
+        (file := tmp_path / "known.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (head, *rows_known)))
+        elsewhere = replace(study(tmp_path / "elsewhere", rows), known=file)
+        assert [elsewhere.state(cell) for cell in elsewhere.cells()] == states
 
 
 def test_a_link_in_the_place_of_a_run_is_not_followed(tmp_path):
