@@ -197,7 +197,9 @@ def _difference(apart: np.ndarray, *halves: list[Any]) -> Gain:
     seeds = len(apart)
     if not seeds:
         return Gain(math.nan)
-    parts = {"seeds": (float(apart.var(ddof=1)) / seeds, seeds - 1)} if seeds > 1 else {}
+    parts: dict[str, tuple[float, float]] = {}
+    if seeds > 1:
+        parts["seeds"] = (float(apart.var(ddof=1)) / seeds, seeds - 1)
     known = [half for runs in halves for half in runs if isinstance(half, Mapping)]
     if len(known) == 2 * seeds:
         counts = np.array(known[0]["counts"], float)
