@@ -356,16 +356,17 @@ def settings_of_others(*methods: str) -> set[str]:
     return set().union(*METHODS.values()) - used
 
 
-def check_method(settings: Mapping[str, Any]) -> None:
+def check_method(settings: Mapping[str, Any], usual: str = "constrained") -> None:
     """Refuse settings that the method does not use.
 
     Args:
         settings: The given settings by name.
+        usual: The method where none is given.
 
     Raises:
         InputError: If one belongs to another method.
     """
-    chosen = settings.get("method", "constrained")
+    chosen = settings.get("method", usual)
     given = f"; the method is {chosen}" if "method" in settings else ""
     for method, names in METHODS.items():
         if strange := sorted(names & settings.keys() & settings_of_others(chosen)):

@@ -63,6 +63,9 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
         ("lm", {"method": "useful"}, "useful", "own", 10.0, 0.8),
         ("text", {"method": "erm", "strength": 0.5}, "erm", "own", 10.0, 0.5),
         ("image", {"alpha": 0.1}, "constrained", "own", 10.0, None),  # whoever states bounds asks for them
+        ("lm", {"strength": 0.2}, "useful", "own", 10.0, 0.2),
+        ("embed", {"strength": 0.2}, "useful", None, 1.0, 0.2),
+        ("embed", {"inner_weight": 0.5}, "linear", None, 1.0, None),  # a setting of the default method
         ("text", {"preset": "paper", "dataset": "imdb"}, "constrained", "shared", 1.0, None),
         ("lm", {"preset": "paper"}, "constrained", "shared", 1.0, None),
         # A probe trains own exits.
@@ -98,6 +101,7 @@ def test_recipes_of_pretrained_models_ask_for_useful_layers(name, given, method,
         ("video-ut", {"tied": "no"}, "tied must be True or False; got 'no'"),
         ("video-ut", {"kernel": "gausian"}, "kernel must be one of softmax, gaussian; got 'gausian' .did you mean gau"),
         ("video-ut", {"method": "useful", "alpha": 0.1}, "alpha states bounds.*--method constrained"),
+        ("embed", {"model": "a/b", "inner_weight": 0.5, "within": 0.1}, "inner-weight: a setting of the method linear"),
         ("video-dust", {"l1": None}, "l1 must be a number; got None"),
         ("video-vit", {"pretrained": 3}, "pretrained must be a text; got 3"),
         ("text-ut", {"noise": float("nan")}, "noise must be a level γ of at least 0, and finite; got nan"),

@@ -79,9 +79,11 @@ def read_recipe(words: Sequence[str]) -> tuple["Run", bool]:
         InputError: If there is no such recipe or setting, a value is not allowed, or the data are not there.
     """
     given = given_settings(words)
+    from descend.recipes import RECIPES
+
     name, resume = given.pop("recipe"), given.pop("resume", False)
     talk(given)
-    check_method(given)  # before PyTorch is imported
+    check_method(given, RECIPES[name].settings.usual_method())  # before PyTorch is imported
 
     from descend.recipes import configure
 

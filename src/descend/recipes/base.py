@@ -257,6 +257,11 @@ class Recipe(ABC):
 
         return DescentConfig
 
+    @classmethod
+    def usual_method(cls) -> str:
+        """The method where neither one nor bounds are asked for."""
+        return str(cls.training.get("method", "constrained"))
+
     @property
     def defaults(self) -> dict[str, Any]:
         """Training arguments of these settings; those of a pretrained model differ from `training`."""

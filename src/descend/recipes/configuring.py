@@ -38,7 +38,6 @@ def configure(name: str, **settings: Any) -> Run:
             f"{name} has no settings {', '.join(sorted(unknown))}; descend train {name} --help lists them."
         )
     kind.check_given(settings)
-    check_method(settings)
     preset = Preset()
     if settings.get("preset") is not None:
         usual = of_recipe["dataset"].default if "dataset" in of_recipe else "imdb"
@@ -53,6 +52,7 @@ def configure(name: str, **settings: Any) -> Run:
         # A setting that both have, such as the longest text, has one value.
         values |= {key: getattr(recipe, key) for key in of_recipe.keys() & of_trainer.keys()}
         drop_what_contradicts(values, settings)
+        check_method(settings, str(values["method"]))
         arguments: Any = kind.arguments()(**{key: values[key] for key in of_trainer.keys() & values.keys()})
     except InputError:
         raise

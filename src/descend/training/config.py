@@ -58,6 +58,8 @@ def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> N
     if "method" not in given and any(values[name] is not None for name in STATED):
         values["method"] = "constrained"  # whoever states bounds asks for them
     method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
+    if "strength" in given and "method" not in given and method is not None and not method.constrained:
+        values["method"] = "useful"  # bounds of that strength, as a means
     if method is not None and method.own_exits and "exits" not in given:
         values["exits"] = None
     if "num_train_epochs" in given and "max_steps" not in given:
