@@ -43,6 +43,13 @@ descend: training under which every layer lowers the loss, and how many layers s
   privacy      ε of noise on token embeddings, as local differential privacy
   completion   completion in the shell: bash, zsh or fish
 
+What you want, and the method; docs/results/README.md has the evidence and the cost:
+
+  fewer layers suffice           train --method linear
+  one known number K of them     train --keep-layers K
+  bounds that you state          train --alpha A, --within W or --after L
+  every layer lowers the loss    train --method constrained; with the paper's settings: paper
+
   descend COMMAND --help    how a command is used, and its options
   descend --version         the version
 """
