@@ -29,8 +29,8 @@ def test_the_results_of_a_folder_load_neither_torch_nor_the_model(finished):
     assert (done.returncode, done.stdout.split()) == (0, list(map(str, shown))), done.stderr
 
 
-def test_a_folder_holds_all_that_belongs_to_a_run(finished, tmp_path):
-    run = Run.read(finished)
+def test_a_folder_holds_all_that_belongs_to_a_run(out, tmp_path):
+    run = Run.read(out)
     assert (run.model.depth, run.problem.depth, run.task.metric) == (2, 2, "rmse")
     assert run.noise.level == 0.8 and run.noise.sigma == run.results.summary.sigma
     assert (len(run.samples), len(run.data.train), run.name) == (80, 18, "scenes")
@@ -41,8 +41,8 @@ def test_a_folder_holds_all_that_belongs_to_a_run(finished, tmp_path):
     assert run.results.summary.layer_losses[0.8] == measured.losses.mean(0).tolist()
     assert run.page(tmp_path / "page.html").read_text().startswith("<!doctype html>")
     before = run.evaluate(noise=[0.8]).layer_losses
-    for out in ("one", "again"):
-        assert "first 1 of 2 layers" in run.export(1, tmp_path / out)[0]
+    for place in ("one", "again"):
+        assert "first 1 of 2 layers" in run.export(1, tmp_path / place)[0]
     assert run.model.depth == 2 and run.evaluate(noise=[0.8]).layer_losses == before
     with pytest.raises(AttributeError, match="modle"):
         run.modle  # noqa: B018
@@ -107,8 +107,8 @@ def test_layers_of_validation_samples_are_read_once_and_give_the_same_as_twice(m
     assert run.evaluate().validation.metric == measured.metrics
 
 
-def test_data_are_read_once_and_a_fault_in_reading_is_told_as_it_is(finished, monkeypatch):
-    run, loads = Run.read(finished), []
+def test_data_are_read_once_and_a_fault_in_reading_is_told_as_it_is(out, monkeypatch):
+    run, loads = Run.read(out), []
     read = type(run.recipe).load
     monkeypatch.setattr(type(run.recipe), "load", lambda *args: loads.append(1) or read(*args))
     for split in ("test", "validation", "test"):
@@ -116,7 +116,7 @@ def test_data_are_read_once_and_a_fault_in_reading_is_told_as_it_is(finished, mo
     assert len(loads) == 1
     monkeypatch.setattr(type(run.recipe), "load", lambda *args: None.foo)
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'foo'"):
-        Run.read(finished).data  # noqa: B018
+        Run.read(out).data  # noqa: B018
 
 
 def test_a_planned_run_is_trained_and_then_that_of_its_folder(tmp_path):
