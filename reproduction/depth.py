@@ -105,6 +105,7 @@ def layers(table: Table) -> pd.DataFrame:
         for arm, runs in arms.items():
             found = accuracies(runs)
             _, low, high = difference(runs, reference)
+            last = f"{100 * low[-1]:+.1f} to {100 * high[-1]:+.1f}"
             k = {f"K within {each}": _shown(suffices(found.mean(0), full, each)) for each in POINTS}
             by_seed = ", ".join(_shown(suffices(row, full, POINTS[0])) for row in found)
             rate = f"{runs.settings.iloc[0]['learning_rate']:g}"
@@ -113,7 +114,7 @@ def layers(table: Table) -> pd.DataFrame:
                 | {f"layer {layer}": f"{value:.3f}" for layer, value in enumerate(found.mean(0))}
                 | {**k, f"K within {POINTS[0]} by seed": by_seed}
                 | {"plain training it is compared with": compared_with}
-                | {"last layer less plain training's, points": f"{100 * low[-1]:+.1f} to {100 * high[-1]:+.1f}"}
+                | {"last layer less plain training's, points": "–" if runs is reference else last}
                 | {"another is better at": ", ".join(map(str, worse[arm])) or "–"}
             )
     return pd.DataFrame(rows).fillna("")
@@ -202,7 +203,7 @@ def _difference(apart: np.ndarray, *halves: list[Any]) -> Gain:
         parts["seeds"] = (float(apart.var(ddof=1)) / seeds, seeds - 1)
     known = [half for runs in halves for half in runs if isinstance(half, Mapping)]
     if len(known) == 2 * seeds:
-        counts = np.array(known[0]["counts"], float)
+        (counts,) = np.unique([half["counts"] for half in known], axis=0).astype(float)  # all on the same blocks
         scores = np.array([half["scores"] for half in known], float)  # (2S, B)
         without = without_each(counts, scores, root=False)  # (B, 2S)
         moved = (without[:, :seeds] - without[:, seeds:]).mean(1)

@@ -228,13 +228,15 @@ def mechanism(table: Table) -> pd.DataFrame:
             beside = runs[(runs.arm == other) & (runs.variant == "")]
             known = len(found) and len(beside) and (arm, variant) != (other, "")
             row[f"against {words}, {scope}"] = gain_at(found, beside, wanted) if known else "–"
-        beside = row[f"against {_BESIDE['algorithm-1']}, all noise"]
-        rows.append(row | {"as good as the chosen constraints": "–" if beside == "–" else _as_good(beside)})
+        over_chosen = row[f"against {_BESIDE['algorithm-1']}, all noise"]
+        rows.append(row | {"as good as the chosen constraints": "–" if over_chosen == "–" else _as_good(over_chosen)})
     return pd.DataFrame(rows)
 
 
 def _as_good(gain: Gain) -> str:
     """Whether a gain is as good as none, by its interval."""
+    if math.isnan(gain.value):
+        return "–"
     if gain.surely_above(-MARGIN) and gain.surely_below(MARGIN):
         return "yes"
     return {"better": "better", "worse": "no"}.get(gain.verdict, "open")

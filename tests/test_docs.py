@@ -1,8 +1,6 @@
 """The project's pages: links lead somewhere; built, they are accessible and no wider than the screen."""
 
-import json
 import re
-import runpy
 from itertools import product
 from pathlib import Path
 
@@ -123,7 +121,7 @@ def test_every_key_of_the_files_has_a_row_on_the_site():
     assert Guarantee.model_fields.keys() <= keys
 
 
-def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch):
+def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
     """Of the picture, by the command that draws it; of the last paragraph, by the studies' files."""
     records = ROOT / "reproduction" / "records"
     readme = " ".join(re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", (ROOT / "README.md").read_text()).split())
@@ -145,14 +143,6 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch)
         "7",
     } and "4 or 7 clips prove nothing" in readme
 
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    runpy.run_path(str(ROOT / "benchmarks" / "layers_picture.py"))["main"](tmp_path / "layers.png")
-    told = capsys.readouterr().out.split("minilm descent-.8")[1]
-    change = [float(each) for each in re.search(r"last layer (\S+) points \((\S+) to (\S+) over", told).groups()]
-    lower = "{:.1f} points lower with the bounds ({:.1f} lower to {:.1f} higher)".format(
-        *(abs(each) for each in change)
-    )
-    assert change[0] < 0 < change[2] and lower.replace("0.", ".") in readme
     study = table.read(records / "study.jsonl")
     minilm = study.where(model="MiniLM", data="imdb", gamma=1, arm="paper")
     assert f"held in {minilm.holds.sum()} of {len(minilm)} runs of MiniLM" in readme
@@ -164,9 +154,13 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys, monkeypatch)
     *_, row = (each.gain for each in tables.primaries(study).itertuples())  # MiniLM's
     found = f"({row.value:.1f} %, {row.low:.1f} to +{row.high:.1f})"
     assert found.replace("-", "−").replace("0.", ".") in readme
-    needed = depth.layers(table.read(records / "methods.jsonl")).set_index("method")["K within 2"]
-    keep = [needed[depth.LABELS[each]] for each in ("linear", "useful-.8", "probe")]
-    assert "DINOv2-S needs {} of 12 layers, with geometric bounds {}, after plain training {}.".format(*keep) in readme
+    needed = depth.layers(table.read(records / "methods.jsonl")).set_index(["model", "method"])["K within 2"]
+    arms = [depth.LABELS[each] for each in ("linear", "useful-.8", "probe")]
+    keep = [needed[model, arm] for model in ("DINOv2-exits", "MiniLM-exits") for arm in arms]
+    told = (
+        "DINOv2-S needs {} of 12 layers, with geometric bounds {}, after plain training {}; MiniLM {}, {} and {} of 6"
+    )
+    assert f"{told.format(*keep)}." in readme
 
 
 def test_the_pages_on_embedding_models_have_the_rows_of_their_command():
@@ -181,25 +175,27 @@ def test_the_pages_on_embedding_models_have_the_rows_of_their_command():
         assert f"| {name} | {' | '.join(row)}" in short.read_text("utf-8")
 
 
-def test_the_layers_page_has_the_rows_of_its_command(monkeypatch, capsys):
-    """K, the last layer and where a recipe is proven worse, as `benchmarks/gate_table.py` prints them."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    made = runpy.run_path(str(ROOT / "benchmarks" / "gate_table.py"))
-    cells = json.loads((ROOT / "reproduction" / "records" / "layers.json").read_text())["seeds"]
-    page = (ROOT / "reproduction" / "records" / "layers.md").read_text("utf-8")
-    for setting, title in {
-        "minilm": "MiniLM on IMDb",
-        "dinov2": "DINOv2-S on MNIST",
-        "smollm2": "SmolLM2-135M",
-    }.items():
-        made["table"](setting, cells[setting], "clean")
-        printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
-        section = page.split(f"## {title}")[1].split("\n#")[0]
-        for line in printed:
-            recipe, *_, layers, last, harmed, worse, _ = (cell.strip() for cell in line.split("|")[1:-1])
-            if not recipe.startswith("cut-"):
-                row = next(each for each in section.splitlines() if each.startswith(f"| {recipe} |"))
-                assert [cell.strip() for cell in row.split("|")[-6:-2]] == [layers, last, harmed, worse or "–"], row
+def test_the_pages_on_layers_have_the_rows_of_the_study():
+    """Each method of each model in the record; in the results accuracies of some layers and K."""
+    places = ("reproduction/records/layers.md", "docs/results/layers.md")
+    full, short = ((ROOT / place).read_text("utf-8") for place in places)
+    found = depth.layers(table.read(ROOT / "reproduction" / "records" / "methods.jsonl"))
+    names = {"probe": "plain training", "linear": "`linear`, the default", "linear-.05": "`--inner-weight 0.05`"}
+    names |= {f"useful-{each}": f"`useful`, strength {each}" for each in (".2", ".8")}
+    named = {depth.LABELS[arm]: name for arm, name in names.items()}
+    last = "last layer less plain training's, points"
+    for row in found.to_dict("records"):
+        accuracy = [value for name, value in row.items() if re.fullmatch(r"layer \d+", name) and value]
+        k = [row[f"K within {each}"] for each in depth.POINTS]
+        cells = [row["method"], f"{float(row['rate']):.0e}".replace("e-0", "e-"), row["seeds"], *accuracy, *k]
+        cells += [row["K within 1 by seed"], row[last].replace("-", "−"), row["another is better at"]]
+        assert f"| {' | '.join(map(_typeset, cells))} |" in full
+        some = accuracy[2::2] if len(accuracy) > 7 else accuracy[1:]
+        assert f"| {' | '.join(map(_typeset, [named[row['method']], *some, *k[:2]]))} |" in short
+
+
+def _typeset(value):
+    return re.sub(r"(?<!\d)0\.", ".", str(value))
 
 
 def test_no_page_says_that_the_last_layer_is_unharmed():

@@ -56,4 +56,4 @@ descend("export runs/layers/fewer --layers auto --baseline runs/layers/plain --o
 # What next
 # ---------
 # :doc:`/guides/layers` explains every line of the answer, and has language models and vision transformers.
-# ``reproduction/records/layers.md`` compares seven recipes on three pretrained models.
+# ``reproduction/records/layers.md`` compares five methods on two pretrained models.

@@ -97,7 +97,8 @@ class DescentSettings(_OfMethods):
         method: What is minimized, and how; `descend.methods` has a file for each.
         preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
             lost. Other settings override it, and ``config.json`` lists them.
-        strength: How much of the descent early layers must do, from 0 to 1; None for the recipe's own, or 0.2. The
+        strength: How much of the descent early layers must do, from 0 to 1; alone it asks for the method ``useful``,
+            where the recipe's own has no constraints; None for the recipe's own, or 0.2. The
             bounds follow from the losses themselves, so no α is needed.
         alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
             One number, or one per layer.
@@ -354,6 +355,25 @@ def settings_of_others(*methods: str) -> set[str]:
     """The settings that belong to one method alone, and to none of these."""
     used = set().union(*(METHODS.get(name, set()) for name in methods))
     return set().union(*METHODS.values()) - used
+
+
+STATED = ("alpha", "after", "within")
+"""The settings that state bounds, so that ours do not take their place."""
+
+
+def method_of(given: Mapping[str, Any], usual: str) -> str:
+    """The method that given settings ask for: whoever states bounds asks for them, a strength for ours as a means.
+
+    Args:
+        given: Settings by name; those of a preset, and those that a sweep searches, may be among them.
+        usual: The recipe's method.
+    """
+    if "method" in given:
+        return str(given["method"])
+    if any(given.get(name) is not None for name in ("preset", *STATED)):
+        return "constrained"
+    unconstrained = usual in CLASSES and not CLASSES[usual].constrained
+    return "useful" if unconstrained and given.get("strength") is not None else usual
 
 
 def check_method(settings: Mapping[str, Any], usual: str = "constrained") -> None:

@@ -9,6 +9,7 @@ from descend.recipes import RECIPES
 from descend.recipes.base import class_numbers
 from descend.results.config import PRETRAINED
 from descend.run import stored
+from descend.settings import method_of
 from descend.tasks.folders import class_order
 
 ALIKE = [
@@ -57,8 +58,10 @@ def test_python_and_the_command_line_mean_the_same(name, words, settings):
 @pytest.mark.parametrize(
     ("name", "given", "method", "exits", "ratio", "strength"),
     [
-        ("text", {}, "useful", "own", 10.0, 0.8),
-        ("image", {}, "useful", "own", 10.0, 0.8),
+        ("text", {}, "linear", "own", 10.0, 0.8),
+        ("image", {}, "linear", "own", 10.0, 0.8),
+        ("text", {"strength": 0.5}, "useful", "own", 10.0, 0.5),
+        ("image", {"inner_weight": 0.05}, "linear", "own", 10.0, 0.8),
         ("lm", {}, "erm", "own", 10.0, 0.8),  # constraints on 30 exits harmed the last
         ("lm", {"method": "useful"}, "useful", "own", 10.0, 0.8),
         ("text", {"method": "erm", "strength": 0.5}, "erm", "own", 10.0, 0.5),
@@ -85,6 +88,22 @@ def test_recipes_of_pretrained_models_ask_for_useful_layers(name, given, method,
     found = configure(name, **settings | given).arguments
     expected = (method, exits, ratio, strength)
     assert (found.method, found.exits, found.head_lr_ratio, found.strength) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "of_linear", "of_constrained"),
+    [
+        ({}, "linear", "constrained"),
+        ({"strength": None, "alpha": None}, "linear", "constrained"),
+        ({"strength": 0.5}, "useful", "constrained"),
+        ({"strength": (0.2, 1.0)}, "useful", "constrained"),  # a range that a sweep searches
+        ({"within": 0.1, "strength": 0.5}, "constrained", "constrained"),
+        ({"preset": "paper"}, "constrained", "constrained"),
+        ({"method": "erm", "alpha": 0.1}, "erm", "erm"),
+    ],
+)
+def test_whoever_states_bounds_or_a_strength_asks_for_a_method(given, of_linear, of_constrained):
+    assert (method_of(given, "linear"), method_of(given, "constrained")) == (of_linear, of_constrained)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ TRAINED = [
         "layers must be 1 to 3, the number of layers of the model; got 4",
     ),
     ("text --model MODELS/bert --keep-layers 2 --heal --method useful", "most inner layers are frozen; got --method"),
+    ("text --model MODELS/bert --keep-layers 2 --heal --strength 0.5", "most inner layers are frozen; got --strength"),
     ("text --model MODELS/bert", "takes texts of at most 40 tokens; got --max-length 128"),
     ("text --model MODELS/causal --max-length 300", "takes texts of at most 64 tokens"),
     ("text --model MODELS/bert --dataset mnli --max-length 30", "a head of 2 labels; mnli has 3"),

@@ -22,7 +22,7 @@ from playwright.sync_api import Browser
 from transformers import TrainerControl, TrainerState
 
 from descend import run
-from descend.cli import main
+from descend.cli import commands, main
 from descend.cli.settings import read_recipe
 from descend.report import write_sweep
 from descend.results import is_ours
@@ -188,6 +188,33 @@ def test_what_is_searched_and_begun_with(more, given, ranges, searched, unknown)
     for name, kind in kinds.items():
         assert (kind.low, kind.high) == (usual | ends).get(name, (kind.low, kind.high))
         assert kind.choices or kind.log is (name not in ("alpha_decay", "strength"))
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "video"),
+    [
+        ([], "linear", "constrained"),
+        (["--range", "strength=0.2:1"], "useful", "constrained"),
+        (["--range", "alpha=0.02:0.3"], "constrained", "constrained"),
+        (["--preset", "paper"], "constrained", "constrained"),
+        (["--method", "uniform"], None, None),
+    ],
+)
+def test_a_sweep_searches_the_method_that_its_settings_and_ranges_ask_for(more, text, video, tmp_path, monkeypatch):
+    class Begun(Exception):
+        """The methods of a sweep that would begin."""
+
+    def begun(*_, methods, **__):
+        raise Begun(methods)
+
+    monkeypatch.setattr(worker, "sweep", begun)
+    for recipe, method in (("text", text), ("video-ut", video)):
+        model = ["--model", "a/b"] if recipe == "text" else []
+        with pytest.raises(Begun) as methods:
+            commands.sweep(
+                [recipe, *model, "--data", "generated", "--out", str(tmp_path / "sweep"), "--trials", "1", *more]
+            )
+        assert methods.value.args[0] == (["erm", method] if method else ["uniform"])
 
 
 def test_what_was_chosen_at_an_end_of_its_range_is_named(swept):

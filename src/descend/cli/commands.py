@@ -10,6 +10,7 @@ from descend.cli.parsing import COMPLETING, check_run, declared, hyphenated, lev
 from descend.cli.settings import given_settings
 from descend.declared import AUTO, BEST, CERTIFIED, FORMATS
 from descend.errors import InputError, refuse, refusing
+from descend.settings import method_of
 
 if TYPE_CHECKING:
     from descend.results import TaskResults
@@ -229,13 +230,13 @@ def sweep(words: Sequence[str]) -> None:
     del settings["output_dir"], settings["quiet"], settings["log_level"]
     talk(vars(options))
     from descend.recipes import RECIPES
-
-    usual = RECIPES[name].settings.training.get("method", "constrained")
-    methods = [method for part in options.method or [f"erm,{usual}"] for method in part.split(",")]
     from descend.report import write_sweep
     from descend.sweep.space import read_ranges, sentences
     from descend.sweep.worker import sweep as search
 
+    ranges = read_ranges(options.range)
+    asked = method_of(ranges | settings, RECIPES[name].settings.usual_method())
+    methods = [method for part in options.method or [f"erm,{asked}"] for method in part.split(",")]
     result = search(
         options.out,
         name,
@@ -244,7 +245,7 @@ def sweep(words: Sequence[str]) -> None:
         trials=options.trials,
         seeds=options.seeds,
         storage=options.storage,
-        ranges=read_ranges(options.range),
+        ranges=ranges,
         levels=options.judge_noise,
     )
     print(f"\n{sentences(result)}\n{write_sweep(options.out)}")

@@ -14,7 +14,7 @@ class Linear(Method):
     """
 
     name = "linear"
-    about = "deep supervision with c_l ∝ l, so exit 0 has weight 0"
+    about = "deep supervision with c_l ∝ l, so exit 0 has weight 0; the default of `text`, `image`, `embed`"
     label = "Linear weights"
     style = Style("#74205f", "#f3bfe0", "^")
     order = 40

@@ -27,7 +27,7 @@ from descend.declared import (
 )
 from descend.errors import InputError, reason, refuse
 from descend.reading import utf8_path
-from descend.settings import PRETRAINED_DUAL, DescentSettings, check
+from descend.settings import PRETRAINED_DUAL, STATED, DescentSettings, check
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -48,14 +48,14 @@ Collate = Callable[[list[Any]], dict[str, Any]]
 logger = logging.getLogger(__name__)
 
 USEFUL_LAYERS = {
-    "method": "useful",
+    "method": "linear",
     "strength": 0.8,
     "dual_optim_args": PRETRAINED_DUAL,
     "exits": "own",
     "head_lr_ratio": 10.0,
 }
-"""How `text` and `image` train, by reproduction/records/layers.md. `lm` takes the exits alone and trains plainly: at 30
-exits the constraints harmed the last layer."""
+"""How `text` and `image` train, by reproduction/records/layers.md; with constraints, if they are asked for, of this
+strength. `lm` takes the exits alone and trains plainly: at 30 exits the constraints harmed the last layer."""
 
 _EXPECTED = "a folder with config.json and model.safetensors, or a name on the Hub, which needs a network at first"
 
@@ -182,7 +182,7 @@ class Recipe(ABC):
                 healed in a way that its inner layers would learn too.
         """
         lacks_model = cls.needs_model and given.get("model") is None
-        usual = {"method": "erm", "exits": "shared", "alpha": None, "preset": None}
+        usual = {"method": "erm", "exits": "shared", **dict.fromkeys((*STATED, "strength", "preset"))}
         inner = [flag_of(name) for name, value in usual.items() if given.get(name, value) not in (value, None)]
         model = "--model PATH_OR_NAME, the folder of a pretrained model or its name on the Hub."
         refuse(
@@ -259,7 +259,7 @@ class Recipe(ABC):
 
     @classmethod
     def usual_method(cls) -> str:
-        """The method where neither one nor bounds are asked for."""
+        """The method where nothing given asks for another, see `descend.settings.method_of`."""
         return str(cls.training.get("method", "constrained"))
 
     @property

@@ -62,8 +62,11 @@ def train_command(config: RunConfig) -> str:
 
     Local paths are shortened to their names, because a card may be published.
     """
-    given = {name: _published(name, value) for name, value in config.given.items()}
-    return shlex.join(["descend", "train", config.recipe, *options(given), "--out", "RUN"]) if given else ""
+    if not config.given:
+        return ""
+    # A recipe's method may change from one version of Descend to the next.
+    given = {name: _published(name, value) for name, value in ({"method": config.method} | config.given).items()}
+    return shlex.join(["descend", "train", config.recipe, *options(given), "--out", "RUN"])
 
 
 def _published(name: str, value: Any) -> Any:

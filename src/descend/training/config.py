@@ -17,11 +17,13 @@ from descend.methods import CLASSES
 from descend.models import MOST_LAYERS
 from descend.reading import refuse_file
 from descend.settings import (
+    STATED,
     WITH_AFTER,
     WITH_ALPHA,
     WITHOUT_ALPHA,
     DescentSettings,
     check,
+    method_of,
     read_alpha,
     settings_of_others,
 )
@@ -55,11 +57,8 @@ def drop_what_contradicts(values: dict[str, Any], given: Mapping[str, Any]) -> N
         values: Training arguments by name, which change.
         given: Those that the user gave.
     """
-    if "method" not in given and any(values[name] is not None for name in STATED):
-        values["method"] = "constrained"  # whoever states bounds asks for them
-    method = CLASSES.get(str(values["method"]))  # an unknown one is refused later
-    if "strength" in given and "method" not in given and method is not None and not method.constrained:
-        values["method"] = "useful"  # bounds of that strength, as a means
+    values["method"] = method_of({**{name: values[name] for name in STATED}, **given}, values["method"])
+    method = CLASSES.get(values["method"])  # an unknown one is refused later
     if method is not None and method.own_exits and "exits" not in given:
         values["exits"] = None
     if "num_train_epochs" in given and "max_steps" not in given:
@@ -91,9 +90,6 @@ MEASURED = ("feasible", "loss", "merit", "violation")
 
 OF_ALPHA = {"alpha_decay": 1.0, "cap": None, "cap_layer": None, "form": "difference"}
 """Settings that belong to ``alpha``, and their defaults."""
-
-STATED = ("alpha", "after", "within")
-"""The settings that state bounds, so that ours do not take their place."""
 
 PROBLEM = ("strength", *STATED, "alpha_decay", "cap", "cap_layer", "first_layer", "form")
 """The settings that say which constraints a model is evaluated by."""

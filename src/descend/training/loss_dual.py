@@ -17,8 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from descend.core import DescentProblem, PrimalDual, refuse_negative
 from descend.errors import InputError, NonFiniteLossError, refuse
 from descend.methods import CLASSES, Method
-from descend.settings import METHODS, DescentSettings, check_method, settings_of
-from descend.training.config import PROBLEM, STATED, DescentConfig, without_trainer
+from descend.settings import METHODS, STATED, DescentSettings, check_method, settings_of
+from descend.training.config import PROBLEM, DescentConfig, without_trainer
 
 OF_DUAL = ("dual_lr", "dual_optimizer", "dual_optim_args", "dual_every", "dual_warmup_steps", "resilience")
 """The settings of the multipliers that a loss takes."""
