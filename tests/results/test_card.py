@@ -181,7 +181,8 @@ def test_the_command_of_a_card_trains_the_same_run_and_names_no_folder(command, 
     config = configured(shlex.split(command))
     words = shlex.split(train_command(config))
     assert words[:3] == ["descend", "train", config.recipe] and words[-2:] == ["--out", "RUN"]
-    assert configured(words[2:-2]) == config and "hidden" not in words
+    given = {"method": config.method} | config.given  # a recipe's own method may change between versions
+    assert configured(words[2:-2]) == config.model_copy(update={"given": given}) and "hidden" not in words
     clips = working_directory / "secret" / "clips"
     clips.mkdir(parents=True)
     places = {"data": str(clips), "cache_dir": str(working_directory)}
