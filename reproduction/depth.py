@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
-from descend.jackknife import combined, degrees_of_freedom, without_each
+from descend.jackknife import estimate, without_each
 from reproduction.cells import LAST
 from reproduction.methods_grid import DEPTH_ARMS
 from reproduction.table import CONFIDENCE, Gain, Table
@@ -180,42 +180,41 @@ def rule(table: Table) -> pd.DataFrame:
 def compared(table: Table, model: str, ours: str, theirs: str) -> Gain:
     """The mean accuracy of the deeper half of the layers, ours less theirs, paired by seed and test samples.
 
-    Its variance is that over seeds, and that over blocks of test samples by the jackknife; without two seeds there is
-    no interval, and `Gain` is NaN without one.
+    Its interval is over seeds and blocks of test samples. There is none below two seeds, and no value without one.
     """
     for name, arms, _ in by_model(table):
-        if name == model and ours in arms and theirs in arms:
-            shared = sorted(set(arms[ours].seed) & set(arms[theirs].seed))
-            pair = [arms[arm][arms[arm].seed.isin(shared)].sort_values("seed") for arm in (ours, theirs)]
-            half = (len(pair[0].metrics.iloc[0]) - 1) // 2 if shared else 0
-            one, other = (accuracies(runs)[:, half:].mean(1) for runs in pair) if shared else ([], [])
-            return _difference(np.subtract(one, other), *(list(runs.get("half", ())) for runs in pair))
+        if name != model or ours not in arms or theirs not in arms:
+            continue
+        shared = sorted(set(arms[ours].seed) & set(arms[theirs].seed))
+        if not shared:
+            return Gain(math.nan)
+        pair = [arms[arm][arms[arm].seed.isin(shared)].sort_values("seed") for arm in (ours, theirs)]
+        half = (len(pair[0].metrics.iloc[0]) - 1) // 2
+        one, other = (accuracies(runs)[:, half:].mean(1) for runs in pair)
+        apart, seeds = one - other, len(shared)
+        if seeds < 2:
+            return Gain(float(apart.mean()), seeds=seeds)
+        without, sizes = _without_each_block(*(list(runs.get("half", ())) for runs in pair))
+        found = estimate(float(apart.mean()), apart, without, CONFIDENCE, sizes)
+        return Gain(found.value, found.low, found.high, found.p, seeds, found.groups, found.parts)
     return Gain(math.nan)
 
 
-def _difference(apart: np.ndarray, *halves: list[Any]) -> Gain:
-    """A mean difference over seeds, (S,), with each run's deeper half by blocks of test samples where rows have it."""
-    seeds = len(apart)
-    if not seeds:
-        return Gain(math.nan)
-    parts: dict[str, tuple[float, float]] = {}
-    if seeds > 1:
-        parts["seeds"] = (float(apart.var(ddof=1)) / seeds, seeds - 1)
-    known = [half for runs in halves for half in runs if isinstance(half, Mapping)]
-    if len(known) == 2 * seeds:
-        (counts,) = np.unique([half["counts"] for half in known], axis=0).astype(float)  # all on the same blocks
-        scores = np.array([half["scores"] for half in known], float)  # (2S, B)
-        without = without_each(counts, scores, root=False)  # (B, 2S)
-        moved = (without[:, :seeds] - without[:, seeds:]).mean(1)
-        blocks = len(counts)
-        parts["groups"] = ((blocks - 1) ** 2 / blocks * float(moved.var(ddof=1)), degrees_of_freedom(counts))
-    error, freedom = combined(parts.values())
-    mean, groups = float(apart.mean()), len(counts) if "groups" in parts else 0
-    if seeds < 2 or not error:
-        return Gain(mean, seeds=seeds, groups=groups, parts=parts)
-    width = float(student.ppf((1 + CONFIDENCE) / 2, freedom)) * error
-    p = float(2 * student.sf(abs(mean) / error, freedom))
-    return Gain(mean, mean - width, mean + width, p, seeds, groups, parts)
+def _without_each_block(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean difference of the deeper half with each block of test samples left out, and the samples of each block.
+
+    Both are empty unless all rows have their blocks.
+
+    Args:
+        ours: The entry ``half`` of each run's row, S of them; rows of older code have none.
+        theirs: Those of the other arm, of the same seeds.
+    """
+    rows = [*ours, *theirs]
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        return np.empty(0), np.empty(0)
+    (sizes,) = np.unique([row["counts"] for row in rows], axis=0).astype(float)  # all on the same blocks
+    without = without_each(sizes, np.array([row["scores"] for row in rows], float), root=False)  # (B, 2S)
+    return (without[:, : len(ours)] - without[:, len(ours) :]).mean(1), sizes
 
 
 def picture(table: Table, arms: Sequence[str] = ("probe", "linear", "useful-.8")) -> Figure:

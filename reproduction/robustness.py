@@ -162,8 +162,8 @@ def _percent(low: float, high: float) -> str:
 def share(won: np.ndarray, clusters: list[Any]) -> tuple[float, float]:
     """An interval of a share of cells that depend on each other within clusters (Korn and Graubard 1998).
 
-    It is Clopper and Pearson's at the number of independent cells that would have the variance between clusters, less
-    what so few clusters tell of it; where that variance is 0, at the number of clusters.
+    It is Clopper and Pearson's at the number of independent cells that would have the variance between clusters, which
+    is lowered where few clusters estimate it; where that variance is 0, at the number of clusters.
 
     Args:
         won: Whether each cell counts, (N,).
@@ -234,7 +234,7 @@ def mechanism(table: Table) -> pd.DataFrame:
 
 
 def _as_good(gain: Gain) -> str:
-    """Whether a gain is as good as none, by its interval."""
+    """Whether two methods are as good as each other, by the interval of the gain: yes, no, better or open."""
     if math.isnan(gain.value):
         return "–"
     if gain.surely_above(-MARGIN) and gain.surely_below(MARGIN):

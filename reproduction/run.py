@@ -154,8 +154,9 @@ class Study:
 
     def _over(self, trial: Cell) -> bool:
         """Whether a trial ended or diverged; one that failed otherwise is to be run again."""
-        failed = read_json(self.of(trial) / FAILED_FILE) or {"diverged": True}
-        return self.state(trial) == "done" or (self.state(trial) == "failed" and failed["diverged"])
+        state = self.state(trial)
+        failed = read_json(self.of(trial) / FAILED_FILE) or {"diverged": True}  # a row that failed had diverged
+        return state == "done" or (state == "failed" and failed["diverged"])
 
     def _replays(self, cell: Cell) -> dict[str, Any]:
         """What `REPLAYS` take of a run that logged its weights at every step: its folder, and the mean weights."""

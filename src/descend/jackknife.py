@@ -84,7 +84,7 @@ def degrees_of_freedom(sizes: np.ndarray) -> float:
 
 
 class Advantage(NamedTuple):
-    """How much better a number is than another's, in percent of the other's.
+    """How much better a number is than another's, in percent of the other's, or in its own unit.
 
     Attributes:
         value: Above 0 ours is better.
@@ -157,17 +157,31 @@ def advantage(
         sizes: Samples in each group, (N,), for the degrees of freedom of unequal groups; None counts them as equal.
     """
     a, b = ours.values, theirs.values
-    sign, seeds = (100 if higher_is_better else -100), len(a)
+    sign = 100 if higher_is_better else -100
+    spread = sign * (a / b.mean() - b * a.mean() / b.mean() ** 2)
+    ratio = sign * ours.without.mean(0) / theirs.without.mean(0)
+    return estimate(float(sign * (a.mean() / b.mean() - 1)), spread, ratio, confidence, sizes)
+
+
+def estimate(
+    value: float, spread: np.ndarray, without: np.ndarray, confidence: float = 0.95, sizes: np.ndarray | None = None
+) -> Advantage:
+    """A mean over seeds with its interval.
+
+    Args:
+        value: The mean.
+        spread: What varies as it does from seed to seed, (S,).
+        without: What varies as it does if a group of test samples is left out, (N,).
+        confidence: Of the interval.
+        sizes: Samples in each group, (N,); None counts them as equal.
+    """
     parts: dict[str, tuple[float, float]] = {}
+    seeds, groups = len(spread), len(without)
     if seeds > 1:
-        spread = a / b.mean() - b * a.mean() / b.mean() ** 2
-        parts["seeds"] = (sign**2 * spread.var(ddof=1) / seeds, seeds - 1)
-    groups = ours.without.shape[1]
+        parts["seeds"] = (float(spread.var(ddof=1)) / seeds, seeds - 1)
     if groups > 1:
         freedom_of_groups = groups - 1 if sizes is None else degrees_of_freedom(sizes)
-        ratio = sign * ours.without.mean(0) / theirs.without.mean(0)
-        parts["groups"] = ((groups - 1) ** 2 / groups * ratio.var(ddof=1), freedom_of_groups)
-    value = float(sign * (a.mean() / b.mean() - 1))
+        parts["groups"] = ((groups - 1) ** 2 / groups * float(without.var(ddof=1)), freedom_of_groups)
     error, freedom = combined(parts.values())
     if not error:
         return Advantage(value, math.nan, math.nan, math.nan, groups, parts)

@@ -97,9 +97,9 @@ class DescentSettings(_OfMethods):
         method: What is minimized, and how; `descend.methods` has a file for each.
         preset: ``paper`` for our reading of the paper's settings, in training and model, with guesses where they are
             lost. Other settings override it, and ``config.json`` lists them.
-        strength: How much of the descent early layers must do, from 0 to 1; alone it asks for the method ``useful``,
-            where the recipe's own has no constraints; None for the recipe's own, or 0.2. The
-            bounds follow from the losses themselves, so no α is needed.
+        strength: How much of the descent early layers must do, from 0 to 1; None for the recipe's own, or 0.2. The
+            bounds follow from the losses themselves, so no α is needed. Alone it asks for the method ``useful``, unless
+            the recipe's method has constraints already.
         alpha: The paper's bounds in place of ours: step α in (0, 1), each layer must lower the loss by a factor 1 − α.
             One number, or one per layer.
         after: K of a network that may run on past layer K: its loss is the objective, and no later layer may have a
@@ -362,7 +362,10 @@ STATED = ("alpha", "after", "within")
 
 
 def method_of(given: Mapping[str, Any], usual: str) -> str:
-    """The method that given settings ask for: whoever states bounds asks for them, a strength for ours as a means.
+    """The method that given settings ask for.
+
+    A preset or stated bounds ask for ``constrained``. A strength asks for ``useful``, unless the recipe's method has
+    constraints already.
 
     Args:
         given: Settings by name; those of a preset, and those that a sweep searches, may be among them.
@@ -381,12 +384,12 @@ def check_method(settings: Mapping[str, Any], usual: str = "constrained") -> Non
 
     Args:
         settings: The given settings by name.
-        usual: The method where none is given.
+        usual: The recipe's method.
 
     Raises:
         InputError: If one belongs to another method.
     """
-    chosen = settings.get("method", usual)
+    chosen = method_of(settings, usual)
     given = f"; the method is {chosen}" if "method" in settings else ""
     for method, names in METHODS.items():
         if strange := sorted(names & settings.keys() & settings_of_others(chosen)):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from descend.results import write_json
 from tests.support.runs import RUN, TINY, put, refused
 from tests.support.sources import image_folder, write_frames, write_video
 
@@ -252,6 +253,8 @@ OTHERS = [
         f"train {' '.join(TINY)} --out RUN --max-steps 8 --save-steps 3 --resume --learning-rate 0.1 --depth 3",
         "was made with other settings: depth (was 2, now 3), learning_rate (was 0.003, now 0.1)",
     ),
+    (f"train {' '.join(TINY)} --out earlier --resume", "now constrained). Add --method erm, its default then."),
+    (f"train {' '.join(TINY)} --out earlier --resume --method constrained", "constrained). Give the same command"),
     (
         "train video-ut --data generated --out OUT --data SHORT --window 2",
         "leaves 1 window of 2 frames to validate on; expected at least",
@@ -413,6 +416,8 @@ def there(finished, models, reviews, tmp_path_factory) -> Iterator[dict[Path, in
         }
         put(Path(), FILES | copied)
         shutil.copy("RUN/written.json", "other")
+        shutil.copytree("RUN", "earlier")
+        write_json(Path("earlier/config.json"), config | {"training": config["training"] | {"method": "erm"}})
         for suffix in ("avi", "mp4"):
             write_video(Path(f"clips/a.{suffix}"), 2)
         image_folder(Path("FARM"), classes=("cows", "dogs"))

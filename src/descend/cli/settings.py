@@ -28,7 +28,6 @@ from descend.settings import (
     Setting,
     SFTSettings,
     check_method,
-    method_of,
     settings_of,
 )
 
@@ -84,7 +83,7 @@ def read_recipe(words: Sequence[str]) -> tuple["Run", bool]:
 
     name, resume = given.pop("recipe"), given.pop("resume", False)
     talk(given)
-    check_method(given, method_of(given, RECIPES[name].settings.usual_method()))  # before PyTorch is imported
+    check_method(given, RECIPES[name].settings.usual_method())  # before PyTorch is imported
 
     from descend.recipes import configure
 

@@ -140,7 +140,7 @@ def _train(
     if earlier is not None:
         old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (earlier, config))
         if changed := differences(old, new, _OF_LENGTH | ({"stop_gradient"} if args.alpha is None else set())):
-            other = "method" not in run.given and old["method"] != new["method"]
+            other = "method" not in given and old["method"] != new["method"]
             advice = f"Add --method {old['method']}, its default then." if other else "Give the same command to resume."
             raise InputError(f"{out} was made with other settings: {changed}. {advice}")
     made = main and not out.exists()
