@@ -26,7 +26,7 @@ from descend.tasks.splits import evenly
 from descend.tasks.video import load_video
 from descend.training.sft import DescentSFTConfig
 from tests.support.cases import slow, slow_but
-from tests.support.runs import SAVED, SETTINGS, assert_same_end, refused, said, stop_after, train
+from tests.support.runs import SAVED, SETTINGS, UNSAVED, assert_same_end, refused, said, stop_after, train
 from tests.support.sources import clips, write_frames
 
 
@@ -232,6 +232,21 @@ def test_an_interrupted_run_goes_on_bit_equal(tmp_path, settings, monkeypatch, c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "passed_over"),
+    [
+        ("--method linear --dual-lr 0.1 --resilience 0.1", "--dual-lr, --resilience"),
+        ("--method linear --inner-weight 0.5 --alpha 0.1 --no-dataloader-pin-memory", ""),
+        ("--method useful --dual-lr 0.1", ""),
+    ],
+)
+def test_settings_that_a_method_does_not_use_are_named(settings, passed_over, tmp_path, capsys):
+    words = f"video-ut --data generated --depth 2 --window 2 --stride 10 --max-steps 1 {UNSAVED} {settings}".split()
+    _, err = said(capsys, "train", *words, "--out", tmp_path / "run")
+    line = f"{passed_over}: not used, since the method linear has no multipliers."
+    assert [each for each in err.splitlines() if "not used" in each] == ([line] if passed_over else [])
+
+
 def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_made_longer(finished, out, capsys):
     """Its evaluation is removed at the first further step, and files of nobody's are not."""
     shutil.copytree(out, out.parent / "elsewhere").rename(out / "on-elsewhere")

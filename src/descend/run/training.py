@@ -22,6 +22,7 @@ from transformers.trainer_utils import has_length
 from transformers.utils import is_datasets_available
 from transformers.utils import logging as transformers_logging
 
+from descend.declared import flag_of
 from descend.errors import InputError, Interrupted, Unsaved, reason
 from descend.methods import CLASSES
 from descend.progress import is_quiet, progress
@@ -43,7 +44,7 @@ from descend.results import (
 from descend.run.describing import WRITTEN, differences, run_card, saved_form, stored, values_of
 from descend.training import DescentMixin
 from descend.training.checkpoints import DAMAGED, STOPPED, checkpoints
-from descend.training.config import DescentConfig
+from descend.training.config import PROBLEM, DescentConfig
 from descend.training.preset import Preset, paper
 from descend.writing import LOCK_FILE, PART, locked
 
@@ -180,6 +181,8 @@ def _train(
             if data.labels and planned[0] < FEW_STEPS and not quiet:
                 few = f"{planned[0]} steps in all: a new head may need more, by --num-train-epochs or --max-steps."
                 tqdm.write(few, file=sys.stderr)
+            if (unused := passed_over(args, given)) and not quiet:
+                tqdm.write(f"{unused}: not used, since the method {args.method} has no multipliers.", file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed
@@ -214,6 +217,12 @@ def _train(
             trainer.records.flush()
             write_card(out / "model", run_card(out, trainer.users_model, verdict=verdict))
     return trainer
+
+
+def passed_over(args: DescentConfig, given: Sequence[str]) -> str:
+    """The flags of given settings that neither this method nor an evaluation uses; empty if there are none."""
+    used = {"method", *PROBLEM}
+    return ", ".join(flag_of(name) for name in given if name in args.idle - used)
 
 
 def tell(recipe: Recipe, data: Data, *, quiet: bool) -> None:

@@ -82,7 +82,7 @@ REFUSED = {
 }
 """Trainer settings that we refuse, with the reason."""
 
-USED_BY_ALL = {"preset", "exits", "head_lr_ratio", "calibrate", "patience"}
+USED_BY_ALL = {"preset", "exits", "head_lr_ratio", "calibrate", "patience", "dataloader_pin_memory"}
 """Settings of Descend that every method uses."""
 
 MEASURED = ("feasible", "loss", "merit", "violation")
