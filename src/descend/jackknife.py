@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
@@ -190,14 +190,13 @@ def estimate(
     return Advantage(value, value - width, value + width, p, groups, parts)
 
 
-def combined(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The standard error of a sum of independent parts, and Satterthwaite's degrees of freedom.
+def combined(parts: Iterable[tuple[Any, float]]) -> tuple[Any, Any]:
+    """The standard error of a sum of independent parts, and Satterthwaite's degrees of freedom; ∞ if nothing varies.
 
     Args:
-        parts: Variances with their degrees of freedom.
+        parts: Variances, numbers or (…), with their degrees of freedom.
     """
     known = list(parts)
-    variance = sum(part for part, _ in known)
-    if not variance:
-        return 0.0, math.nan
-    return math.sqrt(variance), variance**2 / sum(part**2 / degrees for part, degrees in known)
+    variance = np.sum([part for part, _ in known], 0)
+    squares = np.sum([part**2 / degrees for part, degrees in known], 0)
+    return np.sqrt(variance), np.where(variance == 0, np.inf, variance**2 / np.where(squares == 0, 1, squares))

@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from scipy.stats import t as student
 
-from descend.jackknife import degrees_of_freedom
+from descend.jackknife import combined, degrees_of_freedom
 from descend.results import CONFIDENCE
 
 
@@ -54,8 +54,6 @@ class Jackknife:
         with np.errstate(all="ignore"):  # what has diverged
             by_groups = (groups - 1) / groups * ((self.without - value[:, None]) ** 2).sum(1)
             by_seeds = self.by_seed.var(0, ddof=1) / seeds if seeds > 1 else np.zeros_like(by_groups)
-            variance = by_seeds + by_groups
-            spread = by_seeds**2 / max(seeds - 1, 1) + by_groups**2 / degrees_of_freedom(self.sizes)
-            freedom = np.where(variance == 0, 1, variance**2 / spread)  # nothing varies
-        width = student.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(variance)
+            error, freedom = combined([(by_seeds, max(seeds - 1, 1)), (by_groups, degrees_of_freedom(self.sizes))])
+            width = student.ppf((1 + CONFIDENCE) / 2, freedom) * error
         return value - width, value + width
