@@ -55,6 +55,13 @@ def test_both_have_the_same_settings_but_for_the_method(compared):
     assert ours.settings["depth"] == 2 and ours.training["max_steps"] == 4
 
 
+@pytest.mark.parametrize("command", ["paper video-ut --data generated", "demo"])
+def test_several_processes_are_refused_before_any_training(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = refused(capsys, *command.split(), "--out", tmp_path / "out")
+    assert "runs in one process; got 2. Start it without torchrun" in line and not any(tmp_path.iterdir())
+
+
 def test_its_lines_are_those_of_the_runs(compared):
     out, told = compared
     assert told.startswith("UT-2, 2 layers: trained under noise γ = 0.8, tested at 0, 0.8, 1.6, in units of the clean ")

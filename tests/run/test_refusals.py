@@ -255,6 +255,7 @@ OTHERS = [
     ),
     (f"train {' '.join(TINY)} --out earlier --resume", "now constrained). Add --method erm, its default then."),
     (f"train {' '.join(TINY)} --out earlier --resume --method constrained", "constrained). Give the same command"),
+    (f"train {' '.join(TINY)} --out earlier --resume --alpha 0.3", "now constrained). Give the same command"),
     (
         "train video-ut --data generated --out OUT --data SHORT --window 2",
         "leaves 1 window of 2 frames to validate on; expected at least",

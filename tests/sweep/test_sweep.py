@@ -25,7 +25,7 @@ from descend import run
 from descend.cli import commands, main
 from descend.cli.settings import read_recipe
 from descend.report import write_sweep
-from descend.results import is_ours
+from descend.results import is_ours, read_config
 from descend.results.sweeps import Searched, SweepFile
 from descend.settings import METHODS
 from descend.sweep import worker
@@ -133,6 +133,22 @@ def test_the_chosen_trial_is_the_run_of_the_printed_command_and_its_value_that_o
 
 
 @pytest.mark.slow
+def test_each_method_trains_its_own_form_of_the_preset_and_its_command_repeats_it(tmp_path):
+    """The paper's plain DUST has one dictionary; a setting of one method stands in that method's command alone."""
+    brief = f"video-dust {BRIEF} --atoms 16 --preset paper --inner-weight 0.5 --max-steps 1".split()
+    out, methods = tmp_path / "sweep", {"erm": True, "linear": False}
+    command = ["sweep", *brief, "--judge-noise", "0.8", "--trials", "1", "--out", str(out)]
+    assert main([*command, "--method", ",".join(methods)]) == 0
+    for method, tied in methods.items():
+        best = found(out)["methods"][method]["best"]
+        trained, typed = read_config(out / best["folder"]), shlex.split(best["command"])
+        planned, _ = read_recipe(typed[2:])
+        assert planned.recipe.tied is trained.settings["tied"] is tied
+        assert ("--inner-weight" in typed) is (method == "linear")
+        assert "tied" not in trained.overridden
+
+
+@pytest.mark.slow
 def test_a_trial_is_the_mean_over_seeds_of_the_given_noise_levels(tmp_path, capsys):
     out, more = tmp_path / "sweep", [*ERM, "--seeds", "2", "--seed", "3", "--judge-noise", "0,1.6"]
     assert main(words(out, 1, *more)) == 0
@@ -193,11 +209,12 @@ def test_what_is_searched_and_begun_with(more, given, ranges, searched, unknown)
 @pytest.mark.parametrize(
     ("more", "text", "video"),
     [
-        ([], "linear", "constrained"),
-        (["--range", "strength=0.2:1"], "useful", "constrained"),
-        (["--range", "alpha=0.02:0.3"], "constrained", "constrained"),
-        (["--preset", "paper"], "constrained", "constrained"),
-        (["--method", "uniform"], None, None),
+        ([], ["erm", "linear"], ["erm", "constrained"]),
+        (["--range", "strength=0.2:1"], ["erm", "useful"], ["erm", "constrained"]),
+        (["--range", "alpha=0.02:0.3"], ["erm", "constrained"], ["erm", "constrained"]),
+        (["--preset", "paper"], ["erm", "constrained"], ["erm", "constrained"]),
+        (["--method", "uniform"], ["uniform"], ["uniform"]),
+        (["--keep-layers", "2", "--heal"], ["erm"], None),  # of texts alone
     ],
 )
 def test_a_sweep_searches_the_method_that_its_settings_and_ranges_ask_for(more, text, video, tmp_path, monkeypatch):
@@ -208,13 +225,13 @@ def test_a_sweep_searches_the_method_that_its_settings_and_ranges_ask_for(more, 
         raise Begun(methods)
 
     monkeypatch.setattr(worker, "sweep", begun)
-    for recipe, method in (("text", text), ("video-ut", video)):
+    for recipe, asked in {"text": text, **({"video-ut": video} if video else {})}.items():
         model = ["--model", "a/b"] if recipe == "text" else []
         with pytest.raises(Begun) as methods:
             commands.sweep(
                 [recipe, *model, "--data", "generated", "--out", str(tmp_path / "sweep"), "--trials", "1", *more]
             )
-        assert methods.value.args[0] == (["erm", method] if method else ["uniform"])
+        assert methods.value.args[0] == asked
 
 
 def test_what_was_chosen_at_an_end_of_its_range_is_named(swept):

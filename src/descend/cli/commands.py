@@ -235,7 +235,8 @@ def sweep(words: Sequence[str]) -> None:
     from descend.sweep.worker import sweep as search
 
     ranges = read_ranges(options.range)
-    asked = method_of(ranges | settings, RECIPES[name].settings.usual_method())
+    usual = "erm" if settings.get("heal") else RECIPES[name].settings.usual_method()
+    asked = method_of(ranges | settings, usual)
     methods = [method for part in options.method or [f"erm,{asked}"] for method in part.split(",")]
     result = search(
         options.out,

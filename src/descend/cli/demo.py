@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from descend.cli.parsing import check_data, read
-from descend.cli.runs import carry_out, check_free_for_page, compare_runs
+from descend.cli.runs import carry_out, check_free_for_page, compare_runs, refuse_ranks
 from descend.declared import GENERATED
 from descend.errors import refuse
 
@@ -54,6 +54,7 @@ def demo(words: Sequence[str]) -> None:
         },
         talks=True,
     )
+    refuse_ranks("demo")
     check_data(options.data)
     from descend.cli import digits as reader
     from descend.report import write_page  # noqa: F401  # a missing package shows before the training

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.cli.parsing import levels, talk
-from descend.cli.runs import carry_out, check_free_for_page, compare_runs
+from descend.cli.runs import carry_out, check_free_for_page, compare_runs, refuse_ranks
 from descend.cli.settings import given_settings, known_settings
 from descend.declared import GENERATED, flag_of
 from descend.errors import refuse
@@ -41,6 +41,7 @@ def paper(words: Sequence[str]) -> None:
     printed, seeds, noise = (given.pop(option) for option in ("printed", "seeds", "test_noise"))
     talk(given)
     refuse((seeds < 1, f"--seeds must be at least 1; got {seeds}."))
+    refuse_ranks("paper")
     check_free_for_page(out)
     from descend.recipes import configure
     from descend.report import write_page  # noqa: F401  # a missing package shows before the training

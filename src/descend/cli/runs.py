@@ -385,6 +385,13 @@ def _held(runs: Sequence[Path]) -> tuple[list["Summary"], list["Results"]]:
     return [each.summary for each in found], compared
 
 
+def refuse_ranks(command: str) -> None:
+    """Refuse several processes for a command that trains and evaluates in turn, as torchrun starts them."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    advice = f"descend {command} runs in one process; got {ranks}. Start it without torchrun, which train alone takes."
+    refuse((ranks > 1, advice))
+
+
 def check_free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
     from descend.results import CONFIG_FILE, PAGE_FILE, SUMMARY_FILE, refuse_foreign

@@ -22,7 +22,7 @@ class RDrop(Method):
     """
 
     name = "r-drop"
-    about = "text classification only: ERM on two passes of every text (Liang et al., 2021)"
+    about = "classifiers alone: ERM on two passes of every sample (Liang et al., 2021)"
     label = "R-Drop"
     style = Style("#808080", "#9a9a9a", "*")
     order = 60

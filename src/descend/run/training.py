@@ -105,6 +105,7 @@ def _train(
     loaded: Data | None,
 ) -> DescentMixin:
     out, main = args.folder, args.should_save
+    dataset = getattr(recipe, "dataset", "imdb")  # as it was given, which the preset depends on
     recipe = recipe.completed()
     _claim(out, resume)
     # One process of each machine decodes or tokenizes the data; the others read its cache.
@@ -120,8 +121,7 @@ def _train(
     assert run.recipe is not None
     recipe, preset = run.recipe, Preset()
     if args.preset is not None:
-        dataset, chosen = getattr(recipe, "dataset", "imdb"), {"dual_optimizer": args.dual_optimizer}
-        preset = paper(recipe.name, args.method, dataset, chosen)
+        preset = paper(recipe.name, args.method, dataset, {"dual_optimizer": args.dual_optimizer})
     config = RunConfig(
         descend=version("descend"),
         recipe=recipe.name,
@@ -140,8 +140,10 @@ def _train(
     )
     if earlier is not None:
         old, new = (each.settings | each.training | {"recipe": each.recipe} for each in (earlier, config))
-        if changed := differences(old, new, _OF_LENGTH | ({"stop_gradient"} if args.alpha is None else set())):
-            other = "method" not in given and old["method"] != new["method"]
+        free = _OF_LENGTH | ({"stop_gradient"} if args.alpha is None else set())
+        if changed := differences(old, new, free):
+            by_default = "method" not in given and "method" in old
+            other = by_default and not differences(old, new, free | {"method"})
             advice = f"Add --method {old['method']}, its default then." if other else "Give the same command to resume."
             raise InputError(f"{out} was made with other settings: {changed}. {advice}")
     made = main and not out.exists()
@@ -213,7 +215,8 @@ def _train(
                 "neftune_alpha": trainer.neftune_noise_alpha,
             }
             config.model_copy(update=ended).write(out / CONFIG_FILE)
-            verdict = verdict_sentence(trainer.verdict, "the validation data") if trainer.verdict else ""
+            judged = trainer.verdict
+            verdict = verdict_sentence(judged, "the validation data") if judged is not None and judged.asked else ""
             trainer.records.flush()
             write_card(out / "model", run_card(out, trainer.users_model, verdict=verdict))
     return trainer

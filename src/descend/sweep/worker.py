@@ -207,6 +207,12 @@ def _count(study: optuna.Study, *states: TrialState) -> int:
     return len(study.get_trials(deepcopy=False, states=states))
 
 
+def _written(given: Mapping[str, Any]) -> list[str]:
+    """Given settings as flags. A number of steps may be a share and is parsed as a float: written as 1 and not 1.0."""
+    whole = {key: int(value) for key, value in given.items() if isinstance(value, float) and value.is_integer()}
+    return options({**given, **whole})
+
+
 class _TooMany(Exception):
     """Several workers asked for a trial at the same time, and this one exceeds the number of trials."""
 
@@ -228,9 +234,9 @@ class _Worker:
         configured = {method: self._configured(method, {}, out / TRIALS) for method in methods}
         self._arguments = {method: each.arguments for method, each in configured.items()}
         self._spaces = {method: space(args, given, ranges) for method, args in self._arguments.items()}
-        recipe = configured[methods[0]].recipe
-        assert recipe is not None
-        self.recipe = recipe.completed()  # the same for all methods
+        # The paper's preset may give each method a network of its own; data and task are the same for all.
+        self._recipes = {method: each.recipe.completed() for method, each in configured.items() if each.recipe}
+        recipe = self._recipes[methods[0]]
         empty = [method for method, searched in self._spaces.items() if not searched]
         unused = ranges.keys() - set().union(*self._spaces.values())
         fixed, strange = ", ".join(unused & given.keys()), ", ".join(unused - given.keys())
@@ -239,18 +245,16 @@ class _Worker:
             (bool(fixed), f"--range {fixed} has no effect: a flag sets it too. Leave it out."),
             (bool(strange), f"--range {strange} has no effect: no searched method has it. Leave it out."),
         )
-        # A number of steps may be a share, so it is parsed as a float: written as it was typed, 1 and not 1.0.
-        whole = {key: int(value) for key, value in given.items() if isinstance(value, float) and value.is_integer()}
-        task, levels = self.recipe.task(), run.usual_levels(self.recipe) if levels is None else list(levels)
+        task, levels = recipe.task(), run.usual_levels(recipe) if levels is None else list(levels)
         self.file = SweepFile(
             descend=version("descend"),
             recipe=name,
-            model=self.recipe.label,
+            model=recipe.label,
             metric=task.metric,
             higher_is_better=task.higher_is_better,
             split=SPLIT,
             levels=levels,
-            given=options({**given, **whole}),
+            given=_written(given),
             trials=trials,
             seeds=seeds,
             rule=RULE.format(
@@ -263,19 +267,22 @@ class _Worker:
         )
         refuse_foreign([out / each for each in (SWEEP_FILE, PAGE_FILE)], "another folder with --out")
         # What no trial could begin with is refused before the folder is created: data, methods and constraints.
-        self.data = self.recipe.load()
-        model = self.recipe.network(self.data)
-        for args in self._arguments.values():
-            CLASSES[args.method].check(task, model)
+        self.data = recipe.load()
+        for method, args in self._arguments.items():
+            model = self._recipes[method].network(self.data)
+            CLASSES[method].check(task, model)
             args.problem(model.depth, model.first_layer)
             if not getattr(args, "packing", False):  # TRL packs rows, which a trial alone does
                 args.warmup(*planned_steps(args, len(self.data.train)))  # type: ignore[arg-type]
 
     def _configured(self, method: str, chosen: Mapping[str, Any], folder: Path) -> run.Run:
-        """The recipe and its arguments for a trial: settings that another of the methods alone uses are left out."""
+        """The recipe and its arguments for a trial."""
+        return configure(self.name, **{**self._given_to(method), **chosen, "method": method, "output_dir": str(folder)})
+
+    def _given_to(self, method: str) -> dict[str, Any]:
+        """The given settings without those that another of the methods alone uses."""
         others = settings_of_others(method) - settings_of_others(*self.methods)
-        settings = {key: value for key, value in self.given.items() if key not in others}
-        return configure(self.name, **{**settings, **chosen, "method": method, "output_dir": str(folder)})
+        return {key: value for key, value in self.given.items() if key not in others}
 
     def open(self, url: str) -> None:
         """Open the storage, and a study of each method."""
@@ -290,9 +297,9 @@ class _Worker:
         args, searched, known = self._arguments[method], self._spaces[method], self._studies()
         kinds = {name: kind.model_dump(exclude_unset=True) for name, kind in searched.items()}
         facts = {"recipe": self.name, "seeds": self.file.seeds, "levels": self.file.levels, "searched": kinds}
-        settings = json.loads(json.dumps({**asdict(self.recipe), **run.stored(args), **facts}))
+        settings = json.loads(json.dumps({**asdict(self._recipes[method]), **run.stored(args), **facts}))
         for other, study in known.items():
-            free = set() if other == method else {"method", "searched"} | settings_of_others()
+            free = set() if other == method else {"method", "searched", "tied"} | settings_of_others()
             if differing := run.differences(study.user_attrs[SETTINGS], settings, free):
                 raise InputError(
                     f"the storage holds a sweep of other settings: {differing}. Give the same command to go on with "
@@ -392,8 +399,8 @@ class _Worker:
             with locked(folder, wait=True):  # the earlier worker may be slow and not dead
                 pass
         if not run.finished(folder):
-            args, given = begun.arguments, begun.given  # all trials have one recipe
-            run.train(self.recipe, args, given, resume=resume, callbacks=callbacks, loaded=self.data)
+            assert begun.recipe is not None
+            run.train(begun.recipe, begun.arguments, begun.given, resume=resume, callbacks=callbacks, loaded=self.data)
         with locked(folder, wait=True):
             trained = run.Run.read(folder)
             trained.data = self.data
@@ -401,10 +408,10 @@ class _Worker:
 
     def write(self) -> SweepFile:
         """Write ``sweep.json``, and delete the frames, checkpoints and models of its trials, but the chosen models."""
-        command = ["descend", "train", self.file.recipe, *self.file.given]
+        command = ["descend", "train", self.file.recipe]
         with locked(self.out, wait=True):  # several workers may finish at the same time
             methods = {
-                method: searched_by(study, study.user_attrs[SETTINGS], command)
+                method: searched_by(study, study.user_attrs[SETTINGS], [*command, *_written(self._given_to(method))])
                 for method, study in self._studies().items()
             }
             content = self.file.model_copy(update={"methods": methods})

@@ -99,7 +99,7 @@ def card(
         f"{type(base).__name__} with {objective.model.depth} layers, trained by `{trainer}`. The prediction can be "
         "read after every layer.",
         trained,
-        verdict="" if verdict is None else verdict_sentence(verdict, "the evaluation data"),
+        verdict=verdict_sentence(verdict, "the evaluation data") if verdict is not None and verdict.asked else "",
         summary=summary,
         base_model=base_model or (hub_name(source) if source else None),
         metadata=metadata or {},
