@@ -228,3 +228,12 @@ def test_what_is_no_classifier_with_its_tokenizer_is_refused(classifier, tokeniz
     damage(tmp_path / "folder", model)
     with pytest.raises(InputError, match=message):
         DescentClassifier.from_pretrained(tmp_path / "folder")
+
+
+def test_a_strangers_code_of_a_tokenizer_is_not_passed_on(classifier, tokenizer, tmp_path):
+    for part in (classifier("bert").model.saved, tokenizer):
+        part.save_pretrained(tmp_path)
+    change(tmp_path, "tokenizer_config.json", auto_map={"AutoTokenizer": ["theirs.Model", None]})
+    loaded = DescentClassifier.from_pretrained(tmp_path).tokenizer
+    loaded.save_pretrained(tmp_path / "again")
+    assert "auto_map" not in (tmp_path / "again" / "tokenizer_config.json").read_text()

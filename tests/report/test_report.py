@@ -124,6 +124,7 @@ def test_a_cut_model_stands_beside_the_whole_one(tmp_path: Path) -> None:
     losses = {str(level): [1.0, 0.8, 0.7, 0.6] for level in NOISE}
     entries = {"model": "DistilBERT-3", "depth": 3, "layer_losses": losses, "limits": [], "bounds": []}
     entries |= {"violations": [], "violation_intervals": [], "certified": [], "probe": {}, "latency": None}
+    entries |= {"multipliers": [], "slack": []}
     cut = evaluated(tmp_path / "cut", "linear", scores, **entries)
     cells, _ = shown(whole, cut)
     numbers = cells["cut"]

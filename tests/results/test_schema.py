@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from descend.errors import InputError
+from descend.recipes import RECIPES
 from descend.report.words import exits_words
-from descend.results import SCHEMA, AnytimeCurve, Records, Summary, read_completions, read_records
+from descend.results import SCHEMA, AnytimeCurve, Records, Results, Summary, read_completions, read_records
 from tests.support.files import ANSWER, CERTIFIED, FILES, GROUPS, LAYERS, RECORD, SEARCH, SUMMARY, SWEEP, TRIAL
 
 LATER = {"new": {"a": [1]}, "ratios": {"mean": 0.5, "newer": 1}}
@@ -88,6 +89,14 @@ UNCERTAIN = [
     *({"confidence": each} for each in (0, 7)),
     {"noise": -1},
 ]
+NAMED = ("violated", "undecided", "binding")
+NEEDED = {"noise": 1e-05, "within": {"1": 2}}
+BEYOND = [
+    {"within": {"1": 3}},
+    {"top": -1},
+    {"chosen": {"2": {"layer": 99, "state": "open"}}},
+    {"best": {"layer": 3, "gain": 1}},
+]
 WRONG = [
     ("summary.json", SUMMARY | {"seed": "one"}, "seed"),
     ("summary.json", SUMMARY | {"values": [1.0]}, "2 noise levels but 1 values"),
@@ -111,6 +120,13 @@ WRONG = [
     ),
     ("summary.json", SUMMARY | {"exit": 3}, "exit"),
     ("summary.json", SUMMARY | {"depth": 4}, "4 layers"),
+    *(("summary.json", SUMMARY | {each: [0.1]}, f"{each} must have one entry") for each in ("multipliers", "slack")),
+    *(("summary.json", SUMMARY | {each: [3]}, f"{each} must name layers from 0 to 2; got 3") for each in NAMED),
+    ("summary.json", SUMMARY | {"after": 3}, "after must name layers from 0 to 2; got 3"),
+    *(
+        ("summary.json", SUMMARY | {"layers_needed": NEEDED | each}, "layers_needed must name layers")
+        for each in BEYOND
+    ),
     ("summary.json", SUMMARY | {"schema": SCHEMA + 1}, "Upgrade"),
     ("summary.json", SUMMARY | {"schema": 0}, "schema"),
     *(("summary.json", each, r"summary\.json") for each in ([], 3, None, "text", {}, {"runs": [], "folders": []})),
@@ -139,6 +155,20 @@ def test_a_damaged_or_foreign_file_is_one_line(tmp_path: Path, name: str, conten
     with pytest.raises(InputError, match=words) as error:
         readers[name](path)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+def test_a_recipe_is_no_script() -> None:
+    kinds = {name: Summary.model_validate(SUMMARY | {"recipe": name}) for name in (*RECIPES, "Classification")}
+    assert [name for name, summary in kinds.items() if summary.of_script] == ["Classification"]
+
+
+def test_groups_of_another_model_are_refused(tmp_path: Path) -> None:
+    for name in ("summary.json", "groups.json"):
+        (tmp_path / name).write_text(json.dumps(FILES[name][1]))
+    with pytest.raises(
+        InputError, match=r"groups\.json is of a model of depth 1, and the summary beside it of depth 2"
+    ):
+        Results.read(tmp_path)
 
 
 def test_rows_are_written_once_and_cut_back_for_a_resumed_run(tmp_path: Path) -> None:

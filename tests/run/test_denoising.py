@@ -49,3 +49,11 @@ def test_an_export_denoises_as_the_first_layers_of_its_run_do(finished, tmp_path
     assert written == f"{tmp_path / 'plain'}: 35 frames of 1 clip after layer 2 of 2."
     assert f"standard deviation {whole.noise_std:.0f} of 255" in trained
     assert np.array_equal(pictures(tmp_path / "plain/a"), whole.denoise(tmp_path / "a.avi"))
+
+
+def test_a_clip_may_have_the_name_of_a_folder_of_others(finished, tmp_path, capsys):
+    (tmp_path / "clips" / "walk").mkdir(parents=True)
+    for clip in ("walk.avi", "walk/first.avi"):
+        write_video(tmp_path / "clips" / clip, 3)
+    said(capsys, "denoise", finished, "--data", tmp_path / "clips", "--out", tmp_path / "out")
+    assert len(pictures(tmp_path / "out/walk/first")) == 3 and len([*(tmp_path / "out/walk").glob("*.png")]) == 3

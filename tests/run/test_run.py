@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from descend import UT, DescentConfig, DescentTrainer, InputError, Run, run
 from descend.cli import main
+from descend.cli.settings import read_recipe
 from descend.recipes import RECIPES
 from descend.results import RESULTS, read_config, read_summary, strangers
 from descend.results.config import PRETRAINED
@@ -280,6 +282,13 @@ def test_a_signal_that_python_ignores_stops_the_run_before_its_first_step(tmp_pa
     monkeypatch.setattr(DescentTrainer, "train", signalled)
     assert train(tmp_path / "run") == 130
     assert "interrupted" in capsys.readouterr().err and not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_a_run_trains_in_another_thread_too(tmp_path):
+    words = f"video-ut --data generated --depth 2 --window 2 --stride 10 --max-steps 1 {UNSAVED}".split()
+    planned, _ = read_recipe([*words, "--out", str(tmp_path / "run")])
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(planned.train).result().state.global_step == 1
 
 
 # --- evaluating

@@ -41,6 +41,7 @@ from descend import (
     NonFiniteLossError,
     PrimalDual,
     UTConfig,
+    evaluate,
 )
 from descend.errors import RanksDifferError, SaveError
 from descend.noise import Noise
@@ -236,6 +237,8 @@ def sharded(name: str, folder: Path, shards: bool, size: int, **args) -> dict:
     after = trainer.evaluate()
     if shards:
         assert all(isinstance(each, DTensor) for each in trainer.objective.parameters())
+        with pytest.raises(InputError, match="shards of FSDP2"):
+            evaluate(trainer, trainer.eval_dataset)
     trainer.save_pretrained(folder / "model")
     trainer.save_dual(folder / "dual.safetensors")
     seen = [row[f"eval_{what}"] for row in (before, after) for what in ("loss", "violation")]

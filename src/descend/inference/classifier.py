@@ -106,6 +106,7 @@ class DescentClassifier:
             raise InputError(
                 f"can't load a classifier from {str(source)!r}: expected {expected}. {reason(error)}"
             ) from None
+        tokenizer.init_kwargs.pop("auto_map", None)  # code of somebody else, which is not passed on
         if loading["missing_keys"]:
             raise InputError(
                 f"{source} was not trained as a classifier: it has no {', '.join(sorted(loading['missing_keys']))}. "

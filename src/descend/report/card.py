@@ -124,9 +124,9 @@ def card_of_model(
 
 def _healed(settings: Mapping[str, Any]) -> str:
     """A sentence on what of a cut model was trained; empty for a model whose whole was."""
-    if not settings.get("heal"):
+    layers = settings.get("keep_layers")
+    if not settings.get("heal") or not isinstance(layers, int):
         return ""
-    layers = settings["keep_layers"]
     return (
         f"The model was cut to its first {layers} layers and healed: the readout and the last {min(HEALED, layers)} "
         "blocks were trained, and all below them is as it was."
@@ -135,7 +135,7 @@ def _healed(settings: Mapping[str, Any]) -> str:
 
 def _texts(settings: Mapping[str, Any]) -> str:
     """Sentences on what a recipe of texts does to them before the tokenizer reads them; empty for other recipes."""
-    if "truncate" not in settings:
+    if "truncate" not in settings or "max_length" not in settings:
         return ""
     longest = f"{settings['max_length']} tokens"
     cut = f"Texts were cut after {longest}." if settings["truncate"] else f"No text of its training had over {longest}."

@@ -20,6 +20,9 @@ LANGUAGE = ("llm-sft", "lm")
 PRETRAINED = ("text", "lm", "image", "embed")
 """The recipes of any pretrained model."""
 
+SOLVERS = ("lista", "pgd")
+"""The recipes of unrolled solvers."""
+
 DENOISERS = ("descend-ut", "descend-dust", "descend-vit")
 """The model types of the video recipes."""
 

@@ -41,8 +41,12 @@ class Results:
         Raises:
             InputError: If the folder has not been evaluated, or its summary or its groups are damaged.
         """
-        groups = folder / GROUPS_FILE
-        return cls(read_summary(folder), Groups.read(groups) if groups.exists() else None, folder)
+        path, summary = folder / GROUPS_FILE, read_summary(folder)
+        groups = Groups.read(path) if path.exists() else None
+        layers = summary.depth if groups is None else len(groups.layers.scores[0]) - 1
+        other = f"{path} is of a model of depth {layers}, and the summary beside it of depth {summary.depth}"
+        refuse((layers != summary.depth, f"{other}. Evaluate the run again."))
+        return cls(summary, groups, folder)
 
     @classmethod
     def with_groups(cls, folder: Path) -> Self:

@@ -22,7 +22,7 @@ from descend.results.base import (
     nan_for_null,
     parse,
 )
-from descend.results.config import PRETRAINED
+from descend.results.config import PRETRAINED, SOLVERS
 from descend.results.dual import Dual
 from descend.results.findings import (
     AnytimeCurve,
@@ -227,10 +227,23 @@ class Summary(Verdict, Provenance, File):
             "limits": [self.limits] if self.limits else [],
         }
         wrong = [(name, len(row)) for name, rows in by_layer.items() for row in rows if len(row) != depth + 1]
-        of_constraints = ("violations", "violation_intervals", "bounds", "certified")
+        of_constraints = ("violations", "violation_intervals", "bounds", "certified", "multipliers", "slack")
         by_constraint = {name: getattr(self, name) for name in of_constraints}
         wrong += [(name, len(row)) for name, row in by_constraint.items() if len(row) not in (0, depth)]
         name, length = next(iter(wrong), ("", 0))
+        needed = self.layers_needed
+        found = [*needed.chosen.values(), needed.last, needed.best, needed.excluded]
+        named: dict[str, list[int | None]] = {
+            "layers_needed": [needed.top, *needed.within.values(), *(each.layer for each in found if each)],
+            "violated": [*self.violated],
+            "undecided": [*self.undecided],
+            "binding": [*self.binding],
+            "after": [self.after],
+        }
+        beyond = [
+            (name, at) for name, layers in named.items() for at in layers if at is not None and not 0 <= at <= depth
+        ]
+        place, layer = next(iter(beyond), ("", 0))
         refuse(
             (
                 not self.noise or len(self.noise) != len(self.values),
@@ -240,10 +253,7 @@ class Summary(Verdict, Provenance, File):
                 not all(map(math.isfinite, levels)) or len(set(levels)) > MOST_LEVELS,
                 f"noise levels must be finite, at most {MOST_LEVELS}; got {str(levels)[:MOST_SHOWN]}",
             ),
-            (
-                not 0 <= self.top <= depth,
-                f"layers_needed.top must be a layer, 0 to {depth}; got {self.top}",
-            ),
+            (bool(beyond), f"{place} must name layers from 0 to {depth}; got {layer}"),
             (
                 self.train_noise not in self.layer_losses,
                 f"layer_losses must contain the training noise {self.train_noise}",
@@ -348,7 +358,7 @@ class Summary(Verdict, Provenance, File):
     @property
     def of_script(self) -> bool:
         """Whether no recipe trained the model: the paper's have a hyphen in their names, classes of tasks have none."""
-        return "-" not in self.recipe and self.recipe not in PRETRAINED
+        return "-" not in self.recipe and self.recipe not in (*PRETRAINED, *SOLVERS)
 
     def asks(self, layer: int) -> bool:
         """Whether a constraint is in force at a layer 1 … L; at all of them where the summary does not say."""

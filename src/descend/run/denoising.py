@@ -75,7 +75,7 @@ def denoise(
     with atomic_folder(out.absolute(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
         for number, clip in enumerate(clips):
             folder = part / clip.name
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)  # another clip may lie in a folder of this name
             draws = generator_of(Stream.SAMPLE_NOISE, 0, number)
             first = 0
             for clean in _blocks(clip, denoiser.window, limit):

@@ -145,6 +145,11 @@ def in_memory(
             "expected no task: the trainer has one. Leave it out, or give the model without the trainer.",
         ),
         (
+            trainer is not None and hasattr(trainer.objective, "reshard"),
+            "the parameters are shards of FSDP2, which no layer can be read of. Call trainer.save_pretrained(FOLDER) "
+            "and evaluate that in one process; trainer.evaluate(data) gives the verdict here.",
+        ),
+        (
             batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1),
             f"batch_size must be a whole number of at least 1; got {batch_size!r}.",
         ),

@@ -12,6 +12,7 @@ from descend.core import DescentProblem
 from descend.core.rules import PriceAscent
 from descend.errors import InputError, MissingPackageError, refusing
 from descend.evaluation.layers import Batches
+from descend.methods import CLASSES
 from descend.models import LayeredModel
 from descend.noise import SHIFTS
 from descend.recipes import RECIPES, Recipe
@@ -203,7 +204,7 @@ def dual_entries(multipliers: list[float], slack: list[float], moved: bool, args
     """
     binding = [layer for layer, value in enumerate(multipliers) if value > 0 and moved]
     highest = None
-    if args.resolved("dual_optimizer") == "price":
+    if CLASSES[args.method].constrained and args.resolved("dual_optimizer") == "price":
         usual = signature(PriceAscent).parameters["price"].default
         highest = json.loads(args.dual_optim_args or "{}").get("price", usual)
     return {

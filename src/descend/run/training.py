@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import torch
@@ -288,7 +289,9 @@ class _StopOnSignal(TrainerCallback):
         self.asked = self.stopping = self.saved = self.stepping = False
 
     def __enter__(self) -> "_StopOnSignal":
-        self._before = {each: signal.signal(each, self._ask) for each in (signal.SIGINT, signal.SIGTERM)}
+        # Python gives signals to the main thread alone, and lets no other one take them.
+        taken = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
+        self._before = {each: signal.signal(each, self._ask) for each in taken}
         return self
 
     def __exit__(self, *error: object) -> None:
