@@ -157,9 +157,7 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
     needed = depth.layers(table.read(records / "methods.jsonl")).set_index(["model", "method"])["K within 2"]
     arms = [depth.LABELS[each] for each in ("linear", "useful-.8", "probe")]
     keep = [needed[model, arm] for model in ("DINOv2-exits", "MiniLM-exits") for arm in arms]
-    told = (
-        "DINOv2-S needs {} of 12 layers, with geometric bounds {}, after plain training {}; MiniLM {}, {} and {} of 6"
-    )
+    told = "DINOv2-S needs {} of 12 layers (`useful` at .8: {}, plain: {}), MiniLM {} of 6 ({}, {})"
     assert f"{told.format(*keep)}." in readme
 
 
