@@ -96,11 +96,17 @@ def test_a_dual_step_in_three_steps_is_one_of_their_mean(optimizer):
     with torch.device("meta"):
         one = PrimalDual(problem, None, optimizer, horizon=10)
         third = PrimalDual(problem, None, optimizer, horizon=30, every=3, warmup=2)
-        advance(third, warmup)
+        epoch = PrimalDual(problem, None, optimizer, horizon=10, every="epoch", warmup=2)
+        for each in (third, epoch):
+            advance(each, warmup)
         for losses, _ in batches:
             (expected,) = advance(one, [(losses.double(), 1.0)])
-            *_, found = advance(third, [(share * losses.double(), 1.0) for share in (0.5, 1.0, 1.5)])
+            parts = [(share * losses.double(), 1.0) for share in (0.5, 1.0, 1.5)]
+            *_, found = advance(third, parts)
             torch.testing.assert_close(found, expected)
+            advance(epoch, parts)
+            epoch.end_epoch()
+            torch.testing.assert_close(state_of(epoch), expected)
     assert one.multipliers.max() > 0
 
 
@@ -239,6 +245,7 @@ ARGUMENTS = [
     ({"slack": "both"}, r"slack.*'implicit'.*'explicit'.*'both'"),
     ({"slack": "explicit"}, r"resilience.*0\.0.*slack='implicit'"),
     (EXPLICIT | {"slack_lr": 0.0}, r"learning rate.*0\.0"),
+    (EXPLICIT | {"every": "epoch"}, r"explicit slack restarts.*slack='implicit'"),
     (EXPLICIT | {"slack_optimizer": "lion"}, r"sgd, adam, nupi, price.*'lion'"),
     ({"warmup": -1}, r"warmup.*-1"),
     ({"warmup": math.inf}, r"warmup.*inf"),

@@ -314,6 +314,62 @@ def test_every_step_is_that_by_hand(first, strength, price):
     assert any(0 < value < price for value in lam.values())
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_every_step_near_the_last_loss_is_that_by_hand(first):
+    """By the price rule, with violations relative to the running mean of the last loss."""
+    depth, horizon, epsilon, decay, tau = 4, 5000, 0.002, 0.95, 0.25
+    dual = PrimalDual(DescentProblem(depth, target=NearLast(tau, first)), optimizer="price", horizon=horizon)
+    generator = torch.Generator().manual_seed(1)
+    lam, last = dict.fromkeys(range(first + 1, depth), 1.0), None
+    for _ in range(4):
+        share = 1 + sum(lam.values())
+        weights = [lam.get(layer, 0.0) / share for layer in range(depth)] + [1 / share]
+        assert dual.weights.tolist() == pytest.approx(weights, rel=1e-12)
+        losses = (torch.rand(depth + 1, generator=generator, dtype=torch.float64) + 0.5).tolist()
+        dual.step(tensor(*losses))
+        last = losses[-1] if last is None else decay * last + (1 - decay) * losses[-1]
+        for layer in lam:
+            moved = lam[layer] + (losses[layer] - (1 + tau) * losses[-1]) / (last * epsilon * horizon)
+            lam[layer] = min(max(moved, 0.0), 1.0)
+        assert dual.multipliers.tolist() == pytest.approx([lam.get(at, 0.0) for at in range(depth + 1)], rel=1e-9)
+    assert any(0 < value < 1 for value in lam.values())
+
+
+def test_every_step_of_layers_after_the_one_that_counts_is_that_by_hand():
+    """By projected ascent; a violation is relative to f_K after K = 2, and to the loss before up to it."""
+    dual = PrimalDual(DescentProblem(4, target=NoWorse(2, alpha=0.25), objective=[0, 0, 1, 0, 0]), lr=0.1)
+    lam = [0.0] * 5
+    for losses in ([8.0, 7.0, 4.0, 5.0, 3.0], [8.0, 4.0, 3.5, 3.0, 4.9], [9.0, 5.0, 2.0, 2.5, 2.0]):
+        dual.step(tensor(*losses))
+        bounds = [math.nan, 0.75 * losses[0], 0.75 * losses[1], losses[2], losses[2]]
+        units = [math.nan, losses[0], losses[1], losses[2], losses[2]]
+        for layer in range(1, 5):
+            lam[layer] = max(0.0, lam[layer] + 0.1 * (losses[layer] - bounds[layer]) / units[layer])
+        assert dual.multipliers.tolist() == pytest.approx(lam, rel=1e-12)
+        assert dual.weights.tolist() == pytest.approx([0, lam[1], 1 + lam[2], lam[3], lam[4]], rel=1e-12)
+    assert lam[1:3] == [0, 0] and min(lam[3:]) > 0.03
+
+
+TARGETS = [GeometricTarget(strength, first) for strength in (0.0, 0.2, 0.7, 1.0) for first in (0, 2)]
+TARGETS += [NoWorse(1), NoWorse(3, alpha=0.25), NearLast(0.1), NearLast(0.3, first=2)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.name} {target.first}")
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_join_to_the_violations_and_vary_as_they_do(target, seed):
+    """Verdicts take how a violation varies with both sides of its constraint; here by differences."""
+    problem = DescentProblem(4, target=target, objective=[1.0] * 5)
+    losses = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4 + 0.5
+    joined = problem.join(problem.pieces(losses))
+    torch.testing.assert_close(joined.where(problem.in_force, 0.0), problem.violations(losses), rtol=0, atol=1e-12)
+    slopes = torch.autograd.functional.jacobian(lambda at: problem.join(problem.pieces(at)), losses)
+    width = 1e-6 * torch.eye(5, dtype=torch.float64)
+    differences = [(problem.violations(losses + each) - problem.violations(losses - each)) / 2e-6 for each in width]
+    expected = torch.stack(differences, 1)
+    torch.testing.assert_close(slopes[problem.in_force], expected[problem.in_force], rtol=1e-6, atol=1e-7)
+    assert expected.abs().max() > 0.5
+
+
 @pytest.mark.parametrize(
     "curve", [[0.0, 0.0, 0.0], [2.0, 0.0, 50.0], [0.0, 3.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, -1e-9]]
 )
