@@ -25,6 +25,7 @@ from transformers import (
 
 from descend import UT, DescentConfig, DescentTrainer, InputError, Objective, UTConfig
 from descend.models import MARK, LayeredClassifier
+from descend.noise import GaussianNoise
 from descend.settings import METHODS, settings_of_others
 from descend.tasks.text import learn_tokenizer
 from descend.training.config import REFUSED as NEVER
@@ -186,6 +187,26 @@ def test_alpha_alone_is_projected_ascent_through_both_sides_with_a_cap_from_the_
     assert given.cap is None and given.stop_gradient
     plain = ranks.points(tmp_path, alpha=0.1, method="erm").args
     assert plain.cap is None and DescentConfig.paper("video-ut", str(tmp_path)).dual_optimizer == "adam"
+
+
+@pytest.mark.parametrize(("asked", "layer"), [({"first_layer": 1}, 1), ({"cap_layer": 2}, 2)])
+def test_the_cap_is_that_of_the_exit_it_bounds_under_the_training_noise(tmp_path, asked, layer):
+    noise = {"noise": GaussianNoise(1.0, 2.0, seed=0)}
+    clean, noisy = (ranks.points(tmp_path, given=given, alpha=0.1, **asked) for given in ({}, noise))
+    with torch.no_grad():
+        samples = own.samples(24)
+        batch, labels = (
+            {name: torch.stack([torch.as_tensor(each[name]) for each in samples])} for name in ("x", "labels")
+        )
+        losses = [
+            nn.functional.cross_entropy(each, labels["labels"]).item()
+            for each in clean.objective.model.predictions(batch)
+        ]
+    assert clean.args.cap == pytest.approx(1.1 * losses[layer], rel=1e-5)
+    noisy.objective.eval()
+    measured = noisy._measure(noisy.measurer.batches(noisy.evaluation_collator()).loader(samples)).losses.mean(0)[layer]
+    assert noisy.args.cap == pytest.approx(1.1 * measured.item(), rel=1e-5)
+    assert abs(noisy.args.cap - clean.args.cap) > 0.01
 
 
 class Stream(torch.utils.data.IterableDataset):

@@ -21,6 +21,7 @@ from transformers import TrainerCallback, set_seed
 
 from descend import UT, DescentTrainer, InputError, NonFiniteLossError, evaluate
 from descend.results import read_records
+from tests.core.test_problem import bounds_by_hand
 from tests.support import own, ranks
 from tests.support.cases import slow
 from tests.support.ranks import denoiser, fitted, scenes, weights
@@ -49,6 +50,23 @@ def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path):
     assert ended["never binding"].dual.multipliers.tolist() == [0, 0]
     assert torch.equal(weights(ended["erm"]), weights(ended["warming up"]))
     assert torch.equal(weights(ended["erm"]), weights(ended["never binding"]))
+
+
+@pytest.mark.parametrize(("every", "steps"), [("1", 1), ("2", 2), ("epoch", 3)])
+def test_the_price_of_the_usual_bounds_is_that_of_a_loop_by_hand(tmp_path, every, steps):
+    """From the logged losses alone; the rate is divided by the dual steps of the run, of 6 steps in 2 epochs."""
+    settings = {"strength": 0.5, "dual_every": every, "dual_lr": 2.0, "dual_optim_args": '{"start": 0.5}'}
+    trainer = fitted(ranks.points(tmp_path, max_steps=6, logging_steps=1, learning_rate=0.05, **settings))
+    losses, found = series(tmp_path, "loss"), trainer.dual.multipliers.tolist()
+    assert losses.shape == (6, 4)
+    lam, mean = [0.5] * 3, None
+    rounds = losses.reshape(-1, steps, 4).mean(1).tolist()
+    for batch in rounds[:-1] if every == "epoch" else rounds:  # no model hears of λ after the last epoch
+        mean = batch if mean is None else [0.95 * old + 0.05 * new for old, new in zip(mean, batch, strict=True)]
+        bounds, _, _ = bounds_by_hand(batch, mean, 0.5, 0)
+        moved = [(batch[layer] - bounds[layer]) / mean[layer - 1] * 2.0 / (6 / steps) for layer in (1, 2, 3)]
+        lam = [min(max(old + each, 0.0), 1.0) for old, each in zip(lam, moved, strict=True)]
+    assert found == pytest.approx([0, *lam], rel=1e-5) and all(0.01 < abs(each - 0.5) < 0.49 for each in lam)
 
 
 # --- half precision
