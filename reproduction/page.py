@@ -106,5 +106,5 @@ def _title(name: str, words: str) -> str:
 
 def _html(frame: pd.DataFrame) -> Markup:
     """A table as HTML; pandas escapes its cells."""
-    shown = frame.map(lambda value: f"{value:.3g}" if isinstance(value, float) else str(value))
+    shown = frame.map(lambda value: f"{value:.5g}" if isinstance(value, float) else str(value))
     return Markup(shown.to_html(index=False, border=0, escape=True))

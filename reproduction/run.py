@@ -23,15 +23,16 @@ from filelock import FileLock, Timeout
 
 from descend import InputError
 from descend.jackknife import over_noise
-from descend.results import forget_models, put, remove
+from descend.methods.weighted import logged_weights
+from descend.results import RECORDS_FILE, Records, forget_models, put, remove
 from descend.writing import appending
 from reproduction.cells import EVERY_STEP, FIXED, REPLAYS, SEARCH, Cell, Scale, cells, search_key
 
 CELL_FILE, FAILED_FILE, CHOSEN_FILE, LOG_FILE = "cell.json", "failed.json", "chosen.json", "log.txt"
 STUDY_FILE = "study.json"
 """In a study's folder: which scale it is."""
-RUN = "run"
-"""In a cell's folder: the run's."""
+RUN, MEAN = "run", "mean"
+"""In a cell's folder: the run's, and that of the mean of its weights, as if a run had logged them."""
 
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} | {"TOKENIZERS_PARALLELISM": "false"}
 
@@ -104,7 +105,7 @@ class Study:
     def _exists(self, path: str) -> bool:
         """Whether data, a model or a run to replay, which must have ended, are there."""
         place = Path(path.format_map(self.places))
-        return (place / "summary.json" if path.startswith("{study}") else place).exists()
+        return (place / "summary.json" if path.startswith("{study}") and place.name == RUN else place).exists()
 
     def _replayed(self, cell: Cell) -> bool:
         """Whether a run of which `known` has the row must be run again, because others wait for its weights."""
@@ -141,7 +142,7 @@ class Study:
             chosen = self.chosen
             searches: dict[str, list[Cell]] = {}
             for cell in self.cells():
-                if cell.variant == EVERY_STEP and search_key(self.scale, cell, REPLAYS[0]) not in chosen:
+                if cell.variant == EVERY_STEP:
                     chosen |= self._replays(cell)
                 elif cell.panel == SEARCH:
                     searches.setdefault(search_key(self.scale, cell, cell.arm), []).append(cell)
@@ -159,16 +160,23 @@ class Study:
         return state == "done" or (state == "failed" and failed["diverged"])
 
     def _replays(self, cell: Cell) -> dict[str, Any]:
-        """What `REPLAYS` take of a run that logged its weights at every step: its folder, and the mean weights."""
-        if not (self.of(cell) / RUN / "summary.json").is_file():
+        """What `REPLAYS` take of a run that logged its weights at every step: its folder, and that of their mean.
+
+        The mean is over the steps after the warm-up, and has the same warm-up before it.
+        """
+        folder = self.of(cell)
+        if not (folder / RUN / "summary.json").is_file():
             return {}
-        weights: dict[int, list[float]] = {}
-        for record in map(json.loads, (self.of(cell) / RUN / "records.jsonl").read_text("utf-8").splitlines()):
-            if (record["split"], record["metric"]) == ("train", "weight"):
-                weights.setdefault(record["layer"], []).append(record["value"])
-        mean = ",".join(f"{fmean(weights[layer]):.6g}" for layer in sorted(weights))
-        given = (f"{{study}}/cells/{cell.name}/{RUN}", mean)
-        choice = [{"settings": {"layer_weights": each}} for each in given]
+        if not (folder / MEAN).is_dir():
+            weights = logged_weights(folder / RUN)
+            *used, _ = weights  # step → weights; those after the last step were never used
+            begin = next((step for step in used if any(weights[step][:-1])), used[0])
+            after = [weights[step] for step in used if step >= begin]
+            rows = {used[0]: weights[used[0]], begin: [fmean(layer) for layer in zip(*after, strict=True)]}
+            (folder / MEAN).mkdir()
+            for step, row in rows.items():
+                Records(folder / MEAN / RECORDS_FILE, MEAN).rows({"weight": row}, step=step, split="train", noise=None)
+        choice = [{"settings": {"layer_weights": f"{{study}}/cells/{cell.name}/{each}"}} for each in (RUN, MEAN)]
         return {
             search_key(self.scale, cell, arm): {"fixed": each, "searched": each}
             for arm, each in zip(REPLAYS, choice, strict=True)
@@ -279,6 +287,8 @@ class Session:
     stopping: threading.Event = field(default_factory=threading.Event)
     tried: set[str] = field(default_factory=set)
     running: set[subprocess.Popen] = field(default_factory=set)
+    busy: int = 0
+    """Cells that workers have in hand."""
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -317,8 +327,9 @@ class Session:
         while not self.stopping.is_set() and time.monotonic() - self.began < 60 * self.minutes:
             with self._turn:
                 cell, lock = self._next()
+                self.busy += cell is not None
             if cell is None:
-                if not self.running or not self._waiting():
+                if not self.busy or not self._waiting():
                     return
                 time.sleep(2)  # another worker's trial may be the last of a search
                 continue
@@ -326,6 +337,8 @@ class Session:
                 self._run(cell)
             finally:
                 lock.release()
+                with self._turn:
+                    self.busy -= 1
 
     def _left(self) -> list[Cell]:
         return [cell for cell in wanted_of(self.study.cells(), self.wanted) if cell.name not in self.tried]

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from descend import InputError
 from descend.jackknife import Numbers, advantage, combined, over_noise, without_each
 from descend.results import put
 from reproduction.cells import FIRST_EXIT, PAPER_ARMS, SEARCH, Cell
@@ -244,6 +245,11 @@ def read(place: Path | Study) -> Table:
 def write(study: Study, out: Path) -> int:
     """Write a study as one file, a row a line; returns the number of rows."""
     lines = collected(study)
+    if gone := sorted(study.earlier[1].keys() - {line.get("name") for line in lines}):
+        raise InputError(
+            f"{study.known} has {len(gone)} rows of cells that the grid has no more, such as {gone[0]}. Collect with "
+            "the grid that they are of."
+        )
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     put(out, lambda part: part.write_text(text, "utf-8"))
     return len(lines) - 1

@@ -12,8 +12,9 @@ from reproduction import methods_page, page
 from reproduction.cells import SEARCH, cells
 from reproduction.figures import NotRunError, figure_5, seeds_of
 from reproduction.grids import SCALES
-from reproduction.robustness import LACKING, counts, done, fairly, mechanism, protocol, share, signs
+from reproduction.robustness import LACKING, counts, done, fairly, mechanism, protocol, share, sign_of, signs
 from reproduction.table import Table, seeds_that_decide
+from reproduction.tables import published_place
 
 NOISE = [0.0, 1.0, 2.0]
 TEXT = {"model": "MiniLM", "data": "imdb", "depth": 6, "gamma": 1.0, "form": "", "higher": True}
@@ -29,7 +30,8 @@ def run(place, arm, seed, values, panel="robustness", variant="", validation=Non
         **{"name": f"{place['model']}-{arm}-{variant}-{seed}", "panel": panel, **place, "arm": arm, "variant": variant},
         **{"seed": seed, "diverged": False, "noise": NOISE, "values": values, "number": number, "counts": [1] * 20},
         **{"validation": validation or values, "scores": scores, "root": not higher, "device": "cpu", "seconds": 9.0},
-        **{"settings": {}, "metric": "accuracy" if higher else "rmse"} | more,
+        **{"settings": {"learning_rate": 1e-3}, "metric": "accuracy" if higher else "rmse", "sigma": 0.179},
+        **{"trained": {"multiplier": {"1": 0.25, "2": 0.5}}} | more,
     }
 
 
@@ -73,8 +75,29 @@ def test_every_printed_cell_is_named_and_those_that_are_lacking_counted():
     counted = counts(given).set_index(["table", "cells"])
     assert list(counted.loc[("Table 4", "the paper, all cells")])[:3] == [57, 3, 12]  # as counted of the paper
     assert counted.loc[("Table 3", "the paper, all cells"), "ahead"] == 74
-    assert list(counted.loc[("Table 3", "ours")])[:3] == [0, 0, 1]
+    assert list(counted.loc[("Table 3", "ours")])[:4] == [0, 0, 1, 0]
     assert counted.loc[("Table 3", "cells that we lack")].iloc[-1] == "104"
+
+
+@pytest.mark.parametrize(
+    ("data", "sigma", "gamma", "printed"),
+    [
+        *(
+            ("ped2", 0.1794, gamma, near)
+            for gamma, near in ((0.9, 0.15), (0.7, 0.09), (0.78, 0.11), (0.85, 0.13), (0, 0))
+        ),
+        *(("avenue", 0.25335, gamma, near) for gamma, near in ((0.77, 0.15), (0.6, 0.09), (0.66, 0.11), (0.72, 0.13))),
+        ("avenue", 0.25335, 0.9, None),  # .205, stronger than all that is printed
+    ],
+)
+def test_a_setting_stands_beside_the_printed_noise_that_is_nearly_as_strong(data, sigma, gamma, printed):
+    place = VIDEO | {"data": data, "gamma": gamma}
+    given = table([run(place, "erm", 0, [5.0] * 3, sigma=sigma)])
+    assert published_place(given, place) == ("UT", 5, {"ped2": "ucsd"}.get(data, data), printed)
+
+
+def test_numbers_that_are_printed_alike_are_level():
+    assert [sign_of(1.4862, given, True) for given in (1.4864, 1.4872, 1.4841)] == ["=", "+", "−"]
 
 
 def test_the_interval_of_a_share_counts_clusters_that_agree_as_one():
@@ -97,6 +120,8 @@ def test_fair_gains_are_of_shared_seeds_apart_by_training_noise_and_without_the_
     gains = [row[scope].value for scope in ("all noise", "up to γ_train", "beyond")]
     assert gains == pytest.approx([100 * (1.58 / 1.4 - 1), 5.0, 50.0])
     assert (row["seeds of both"], row["test groups"]) == ("2 of 4", 20)
+    assert (row["plain"], row["constrained"], row["Σλ at the end"]) == ("1.4", "1.58", 0.75)
+    assert row["learning rates"] == "0.001"
     at_most = [each | {"gamma": 2.0} for each in rows if each["panel"] == "robustness"]
     assert str(fairly(table(at_most)).beyond[0]) == "–"  # no test noise is above that of training
 
@@ -113,9 +138,10 @@ def test_dust_is_compared_with_both_forms_of_plain_training_the_papers_pair_firs
 
 def test_the_mechanism_pairs_replays_with_the_sixth_seed_too_and_counts_what_is_missing():
     rows = [
-        run(TEXT, arm, seed, [value] * 3) for arm, value in (("erm", 0.5), ("algorithm-1", 0.6)) for seed in range(5)
+        run(TEXT, arm, seed, [value + 0.0001 * (seed - 3)] * 3, "mechanism" if seed == 5 else "robustness")
+        for arm, value in (("erm", 0.5), ("algorithm-1", 0.6))
+        for seed in range(6)
     ]
-    rows += [run(TEXT, arm, 5, [value] * 3, "mechanism") for arm, value in (("erm", 0.5), ("algorithm-1", 0.6))]
     rows += [run(TEXT, "replayed", seed, [0.6 + 0.0001 * (seed - 3)] * 3, "mechanism") for seed in range(1, 6)]
     rows += [run(TEXT, "algorithm-1", 0, [0.55] * 3, "mechanism", "alpha=0.4")]
     made = mechanism(table(rows)).set_index("method")
@@ -123,10 +149,15 @@ def test_the_mechanism_pairs_replays_with_the_sixth_seed_too_and_counts_what_is_
     assert replayed["against plain training, all noise"].seeds == 5
     assert replayed["against plain training, all noise"].value == pytest.approx(20)
     assert replayed["against the chosen constraints, beyond"].value == pytest.approx(0)
-    assert made.loc["constrained, α = .4", "against plain training, all noise"].value == pytest.approx(10)
+    alone = made.loc["constrained, α = .4", "against plain training, all noise"]
+    assert alone.value == pytest.approx(100 * (0.55 / 0.4997 - 1))
     told = made["as good as the chosen constraints"]
     assert list(told[["weights of seed 0, replayed", "plain training", "uniform weights"]]) == ["yes", "no", "–"]
-    assert list(made.loc["uniform weights"])[:3] == [0, "–", "–"] and mechanism(table(rows[:10])).empty
+    level = [row | {"values": [0.6] * 3, "number": 1.2, "scores": [[0.6] * 20] * 3} for row in rows]
+    told = mechanism(table(level)).set_index("method")["as good as the chosen constraints"]
+    assert list(told[["weights of seed 0, replayed", "uniform weights"]]) == ["nothing to explain", "–"]
+    main = [row for row in rows if row["panel"] == "robustness"]
+    assert list(made.loc["uniform weights"])[:3] == [0, "–", "–"] and mechanism(table(main)).empty
 
 
 @pytest.mark.parametrize(("mean", "deviation", "level"), [(1.0, 1.0, 0.05), (0.2, 1.0, 0.05 / 6), (1.0, 2.0, 0.05 / 6)])

@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 
 from descend import InputError
+from descend.methods.weighted import logged_weights
 from descend.results import Records, atomic_folder
 from reproduction.__main__ import main
 from reproduction.cells import EVERY_STEP, LAST, REPLAYS, SEARCH, SEARCH_SEED, Row, cells
 from reproduction.grids import SCALES
-from reproduction.run import BUSY, FAILED_FILE, RUN, Session, Study, measured_on_validation, read_json, write_json
+from reproduction.run import BUSY, FAILED_FILE, MEAN, RUN, Session, Study, measured_on_validation, read_json, write_json
 from reproduction.table import collected
 
 pytestmark = pytest.mark.slow
@@ -147,7 +148,7 @@ def test_a_search_by_layers_chooses_by_the_deeper_half_and_another_time_by_the_l
     assert [cell.variant for cell in searched.cells()[2:]] == [""]
 
 
-def test_weights_of_every_step_are_replayed_and_their_mean_is_held_constant(tmp_path):
+def test_weights_of_every_step_are_replayed_and_their_mean_is_held_after_the_same_warm_up(tmp_path):
     place = ("UT", ["scenes"], [2], [0.8])
     variants = {EVERY_STEP: {"logging_steps": 1}}
     rows = [
@@ -161,18 +162,21 @@ def test_weights_of_every_step_are_replayed_and_their_mean_is_held_constant(tmp_
     assert given.chosen == {}
     validated(given.of(source), {0.8: [1.0, 1.0, 1.0]})
     records = Records(given.of(source) / RUN / "records.jsonl", RUN)
-    for step, weights in ((1, [-0.5, 0.25, 1.0]), (2, [-0.25, 0.5, 1.0])):
+    logged = [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [-0.5, 0.25, 1.0], [-0.25, 0.5, 1.5], [9.0, 9.0, 9.0]]
+    for step, weights in enumerate(logged, 1):
         records.rows({"weight": weights}, step=step, split="train", noise=None)
     given.choose()
     _, replayed, mean = given.cells()
     assert given.state(replayed) == given.state(mean) == "to do"
     words = [cell.commands(tmp_path / "run", given.places)[0] for cell in (replayed, mean)]
-    assert str(given.of(source) / RUN) in words[0] and "--layer-weights=-0.375,0.375,1" in words[1]
+    assert str(given.of(source) / RUN) in words[0] and str(given.of(source) / MEAN) in words[1]
+    # Of each of the first four steps; the last log is of no step.
+    assert logged_weights(given.of(source) / MEAN) == {1: [0, 0, 1], 3: [-0.375, 0.375, 1.25]}
     assert str(tmp_path) not in json.dumps(replayed.settings)
     # Elsewhere the source's row alone is there: it is run again for its weights, until the replays' rows are there too.
     head = {"scale": "smoke", "chosen": given.chosen, "edges": []}
     known = [{"name": cell.name, "diverged": None} for cell in (source, replayed, mean)]
-    for rows_known, states in ((known[:1], ["to do", "no data", "to do"]), (known, ["done"] * 3)):
+    for rows_known, states in ((known[:1], ["to do", "no data", "no data"]), (known, ["done"] * 3)):
         (file := tmp_path / "known.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (head, *rows_known)))
         elsewhere = replace(study(tmp_path / "elsewhere", rows), known=file)
         assert [elsewhere.state(cell) for cell in elsewhere.cells()] == states
