@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from torch.utils.data import Subset
 from transformers import DataCollatorWithPadding, default_data_collator
 
 from descend import UT, DescentProblem, GaussianNoise, UTConfig
 from descend.evaluation.layers import LayerLosses, embedding_std, measure, metric_value
-from descend.evaluation.probes import Probed, fit_probes
+from descend.evaluation.probes import RIDGES, Probed, fit_probes
 from descend.evaluation.satisfaction import verdict
 from descend.models import LayeredCausalLM, LayeredClassifier
 from descend.recipes import RECIPES
-from descend.run.early import COST, REPEATS, WARM_UP, agreements, exits, latency
+from descend.run.early import COST, REPEATS, WARM_UP, _time_ratio, agreements, exits, latency
 from descend.run.evaluating import EDGES, LinearProbes, ratios, results_of
 from descend.run.evaluators import input_metrics, pictures
 from descend.seeds import of_sample
@@ -236,6 +238,43 @@ def test_a_language_models_exits_are_read_by_tiles(size, monkeypatch):
 # --- probes and exits
 
 
+def test_probes_are_the_ridge_regressions_that_validation_data_choose(classifier, tokenizer):
+    """As scikit-learn fits them to standardized features, of all ridges the one with the lowest validation loss."""
+    rows = tokenize(Dataset.from_list(generate_reviews(260, 7)), tokenizer, 60)
+    good, bad = (tokenizer.convert_tokens_to_ids(word) for word in ("good", "bad"))
+    told = np.random.default_rng(0).random(260) < 0.85  # of the others the first token says nothing
+    words = [good if row["labels"] == one else bad for row, one in zip(rows, told, strict=True)]
+    rows = Dataset.from_list(
+        [row | {"input_ids": [word, *row["input_ids"][1:]]} for row, word in zip(rows, words, strict=True)]
+    )
+    collate = DataCollatorWithPadding(tokenizer)
+    parts = [rows.select(range(160)), rows.select(range(160, 260))]
+    probed = fit_probes(classifier, TEXT, *parts, GaussianNoise(0.0, 1.0), batches(collate=collate))
+    chosen = []
+    for layer, probe in enumerate(probed.probes):
+        states, labels = [], []
+        for part in parts:
+            batch = collate([part[place] for place in range(len(part))])
+            inputs = TEXT.inputs(batch)
+            with torch.no_grad():
+                hidden = classifier.layer_outputs(inputs)[layer]
+                states.append(classifier.pooled(hidden, classifier.looks(inputs)).double().numpy())
+            labels.append(batch["labels"].numpy())
+        mean, spread = states[0].mean(0), states[0].std(0, ddof=1).clip(1e-6)
+        train, held = ((each - mean) / spread for each in states)
+        fits = [
+            # Of two classes scikit-learn penalizes the difference of their weights alone: half as much.
+            LogisticRegression(C=2 / ridge, tol=1e-9, max_iter=10_000).fit(train, labels[0])
+            for ridge in RIDGES
+        ]
+        losses = [log_loss(labels[1], each.predict_proba(held)) for each in fits]
+        best = int(np.argmin(losses))
+        ours = probe(torch.from_numpy(states[1]).float()).softmax(-1).numpy()
+        np.testing.assert_allclose(ours, fits[best].predict_proba(held), atol=2e-3)
+        chosen.append(best)
+    assert len(set(chosen)) > 1 or 0 < chosen[0] < len(RIDGES) - 1
+
+
 def test_probes_read_what_a_layer_knows(classifier, tokenizer):
     rows = tokenize(Dataset.from_list(generate_reviews(300, 7)), tokenizer, 60)
     # The first token's embedding alone tells the class; the head, which is random, does not know.
@@ -293,6 +332,22 @@ def test_an_exit_may_cost_half_a_point_on_validation_data_and_is_reported_on_oth
     layer, value = (1.0, 0.5) if other.chosen.threshold <= 0.6 else (2.0, score)
     assert (other.chosen.layers, other.chosen.value) == pytest.approx((layer, value))
     assert other.chosen.time_ratio == 0.5
+
+
+def test_the_time_of_early_exits_is_that_of_the_blocks_they_run(monkeypatch):
+    """A clock that ticks at each block: rows of a batch run on until the last of them has left."""
+    model, task, data = CASES["classifier"]()
+    model.eval()
+    found, ticks = measured(model, task, data, **BATCHES), []
+    threshold = found.confidences[:, 1].median().item()
+    left = found.exit_layers(threshold)
+    for block in model.layer_modules:
+        block.register_forward_hook(lambda *_: ticks.append(1))
+    monkeypatch.setattr("descend.run.early.now", lambda device: len(ticks))
+    last = [int(batch.max()) for batch in left.split(4)]
+    expected = sum(last) / (model.depth * len(last))
+    assert 0 < expected < 1
+    assert _time_ratio(subject(model, task, data, **BATCHES), threshold) == pytest.approx(expected)
 
 
 # --- groups

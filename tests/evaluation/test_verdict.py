@@ -10,6 +10,7 @@ from scipy.stats import t as student
 from descend import DescentProblem, GeometricTarget, InputError
 from descend.evaluation.layers import LayerLosses
 from descend.evaluation.satisfaction import certified_falls, margin_of_error, verdict
+from descend.jackknife import Numbers, advantage
 from descend.report import certificate_sentence, verdict_sentence
 from descend.report.intervals import Jackknife
 from descend.results import Verdict
@@ -30,6 +31,14 @@ def samples(mean, count=400, spread=0.3, seed=0) -> torch.Tensor:
     return torch.tensor(mean, dtype=torch.float64) + spread * (0.7 * shared + 0.7 * own)
 
 
+def freedom_of(sizes: np.ndarray) -> float:
+    """Degrees of freedom of the jackknife's variance as a quadratic form of the means of groups."""
+    shares, count = sizes / sizes.sum(), len(sizes)
+    about = np.eye(count) - np.outer(np.ones(count), shares)
+    matrix = about.T @ np.diag((shares / (1 - shares)) ** 2) @ about
+    return np.trace(matrix) ** 2 / np.trace(matrix @ matrix)
+
+
 def test_the_interval_of_unequal_groups_is_the_jackknifes_in_the_verdict_and_on_the_page():
     """Leave out one group at a time; the degrees of freedom are those of the variance as a quadratic form."""
     generator = np.random.default_rng(0)
@@ -39,15 +48,29 @@ def test_the_interval_of_unequal_groups_is_the_jackknifes_in_the_verdict_and_on_
     gaps = losses[:, 1] - 0.9 * losses[:, 0]
     without = np.array([gaps[groups != group].mean() for group in range(13)])
     error = math.sqrt(12 / 13 * ((without - gaps.mean()) ** 2).sum())
-    shares = sizes / sizes.sum()
-    about = np.eye(13) - np.outer(np.ones(13), shares)
-    matrix = about.T @ np.diag((shares / (1 - shares)) ** 2) @ about
-    freedom = np.trace(matrix) ** 2 / np.trace(matrix @ matrix)
+    freedom = freedom_of(sizes)
     width = student.ppf(0.975, freedom) * error
     assert found.violation_intervals[0] == pytest.approx((gaps.mean() - width, gaps.mean() + width), rel=1e-6)
     assert found.groups == 13 and freedom < 6
     page = Jackknife.of(np.bincount(groups, gaps)[None, None], sizes).ends()
     assert [end.item() for end in page] == pytest.approx(found.violation_intervals[0])
+
+
+def test_the_interval_of_a_gain_counts_unequal_groups_and_seeds():
+    """Variances add up, and so do their squares over their degrees of freedom (Satterthwaite)."""
+    generator, sizes = np.random.default_rng(0), np.array([10, 1, 1, 1] * 3 + [10])
+    ours, theirs = (
+        Numbers(mean + 0.02 * generator.normal(size=3), mean + 0.02 * generator.normal(size=(3, 13))) for mean in (2, 1)
+    )
+    found = advantage(ours, theirs, True, sizes=sizes)
+    a, b = ours.values, theirs.values
+    of_seeds = np.var(100 * (a / b.mean() - b * a.mean() / b.mean() ** 2), ddof=1) / 3
+    without = 100 * ours.without.mean(0) / theirs.without.mean(0)
+    of_groups, freedom = 12 / 13 * ((without - without.mean()) ** 2).sum(), freedom_of(sizes)
+    total = of_seeds + of_groups
+    width = student.ppf(0.975, total**2 / (of_seeds**2 / 2 + of_groups**2 / freedom)) * total**0.5
+    assert (found.low, found.high) == pytest.approx((found.value - width, found.value + width)) and freedom < 4
+    assert found.value == pytest.approx(100 * (a.mean() / b.mean() - 1))
 
 
 LAWS = {"normal": lambda rng, shape: rng.normal(size=shape), "t3": lambda rng, shape: rng.standard_t(3, size=shape)}

@@ -277,7 +277,10 @@ def test_bare_summaries_are_enough(view, tmp_path: Path) -> None:
     content = view().summary.content()
     required = (key for key, field in Summary.model_fields.items() if field.is_required())
     bare = {key: content[key] for key in required} | {"layer_losses": {0.15: content["layer_losses"][0.15]}}
-    page_of([Results(Summary.model_validate(bare))], tmp_path)
+    page = page_of([Results(Summary.model_validate(bare))], tmp_path)
+    text = re.sub(r"<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
+    assert content["model"] in text and f"{content['layer_losses'][0.15][-1]:.2f}" in text
+    assert not re.search(r"\b(nan|None|inf)\b", text)
 
 
 # --- what was asked

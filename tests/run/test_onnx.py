@@ -117,9 +117,16 @@ def test_families_of_texts_are_exact_and_refuse_what_is_too_long(family, tmp_pat
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
     assert logits.shape == (5, 3)
     if longest is not None:
-        too_long = np.full((2, longest + 1), 5)
+        fits, too_long = (
+            {"input_ids": torch.full((2, length), 5), "attention_mask": torch.ones(2, length).long()}
+            for length in (longest, longest + 1)
+        )
+        with torch.no_grad():
+            expected = list(layers.predictions(fits))[2]
+        (logits,) = session.run(["logits"], {name: value.numpy() for name, value in fits.items()})
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
         with pytest.raises(Exception, match="ONNXRuntimeError"):
-            session.run(None, {"input_ids": too_long, "attention_mask": np.ones_like(too_long)})
+            session.run(None, {name: value.numpy() for name, value in too_long.items()})
 
 
 @pytest.mark.slow

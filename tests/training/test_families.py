@@ -3,6 +3,7 @@
 And nothing of TRL's is lost: packing, chat templates, metrics.
 """
 
+import math
 import socket
 import sys
 from collections import Counter
@@ -25,7 +26,7 @@ from descend import DescentConfig, DescentTrainer, InputError
 from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.cases import slow, slow_but
-from tests.support.networks import IMAGES, QUIET, causal, image_network, network
+from tests.support.networks import IMAGES, QUIET, causal, image_network, moved, network
 from tests.support.ranks import fitted
 from tests.support.tagging import HEADS, texts
 
@@ -250,19 +251,6 @@ def test_packed_texts_do_not_see_each_other(tmp_path, tokenizer):
     assert found == pytest.approx([found[0]] * 3, rel=1e-5)
 
 
-def test_a_window_of_the_log_over_the_end_of_warm_up_compares_the_same_steps(tmp_path, tokenizer):
-    """All layers over the steps after it."""
-    found = []
-    for every in (1, 4):
-        settings = {"dual_warmup_steps": 2, "max_steps": 4, "learning_rate": 0.0, "logging_steps": every}
-        one = fitted(tuned(tmp_path / str(every), tokenizer, **settings))
-        found.append([log for log in one.state.log_history if "loss/3" in log])
-    fine, (window,) = found
-    for layer in range(4):
-        expected = sum(log[f"loss/{layer}"] for log in fine[2:]) / 2
-        assert window[f"loss/{layer}"] == pytest.approx(expected, rel=0.02)
-
-
 def test_chat_templates_and_text_columns_are_prepared_as_trl_does(tmp_path, tokenizer):
     tokenizer = learn_tokenizer(["user assistant say red blue one two : ."])
     tokenizer.eos_token = tokenizer.sep_token
@@ -290,7 +278,8 @@ def test_trls_own_metrics_are_logged(tmp_path, tokenizer, logging):
     }
     logs = {}
     for method, args in (("TRL", {}), ("erm", {"method": "erm"}), ("constrained", {"exit_share": 0.5})):
-        one = fitted(tuned(tmp_path / method, tokenizer, plain=method == "TRL", **settings | args))
+        model = moved(base("language", "llama", tokenizer), 0.5)
+        one = fitted(tuned(tmp_path / method, tokenizer, plain=method == "TRL", model=model, **settings | args))
         logs[method] = [
             [log[f"{side}{name}"] for name in ("mean_token_accuracy", "entropy", "num_tokens")]
             for log in one.state.log_history
@@ -299,8 +288,10 @@ def test_trls_own_metrics_are_logged(tmp_path, tokenizer, logging):
         ]
     assert len(logs["TRL"]) == 3 + (3 // logging["logging_steps"] if "logging_steps" in logging else 0)
     for method in ("erm", "constrained"):
-        # TRL's are means of micro-batches' means, ours of all tokens.
-        torch.testing.assert_close(torch.tensor(logs[method]), torch.tensor(logs["TRL"]), rtol=0.05, atol=0.02)
+        # TRL's are means of micro-batches' means, ours of all tokens; the model is far from a uniform guess.
+        torch.testing.assert_close(torch.tensor(logs[method]), torch.tensor(logs["TRL"]), rtol=0.03, atol=0.01)
+    assert abs(logs["TRL"][0][1] - math.log(len(tokenizer))) > 0.5
+    for method in ("erm", "constrained"):
         assert [row[-1] for row in logs[method]] == [row[-1] for row in logs["TRL"]]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from descend import UT, DescentTrainer, GaussianNoise, InputError
-from tests.support import ranks, runs
+from tests.support import own, ranks, runs
 from tests.support.cases import slow_but
 
 STEPS, STOP = 7, 3
@@ -202,6 +202,25 @@ def test_which_model_is_the_best(tmp_path, monkeypatch, case):
     scripted(monkeypatch, losses)
     state = trained(tmp_path, **args).state
     assert (state.best_global_step, state.best_metric, state.global_step) == pytest.approx(expected)
+
+
+def test_a_model_that_breaks_its_constraints_on_one_of_two_sets_meets_them_on_none(tmp_path, monkeypatch):
+    """At step 1 on the second set, at step 2 on neither, at step 3 on the first."""
+    rows = iter([(9, 6, 4, 3), (9, 6, 9, 2), *[(9, 6, 4, 3.1)] * 2, (9, 6, 9, 1), (9, 6, 4, 3)])
+    measure = DescentTrainer._measure
+
+    def of_set(self, *given, **options):
+        found = measure(self, *given, **options)
+        return replace(found, losses=torch.tensor(next(rows), dtype=torch.float64).expand_as(found.losses))
+
+    monkeypatch.setattr(DescentTrainer, "_measure", of_set)
+    sets = {"eval_dataset": {name: own.samples(12, 1) for name in ("one", "two")}}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "one_loss", "alpha": "0.2", "cap": 99.0}
+    ours = ranks.points(tmp_path, given=sets, **EVERY | best | {"max_steps": 3})
+    ours.train()
+    judged = {step: verdict.feasible for step, verdict in ours.selection.verdicts.items()}
+    assert judged == {1: False, 2: True, 3: False}
+    assert ours.state.best_global_step == 2  # the loss on the first set is lower at step 3, where the set is broken
 
 
 def test_other_data_neither_count_nor_need_the_metric(tmp_path):

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -67,6 +68,22 @@ def test_the_price_of_the_usual_bounds_is_that_of_a_loop_by_hand(tmp_path, every
         moved = [(batch[layer] - bounds[layer]) / mean[layer - 1] * 2.0 / (6 / steps) for layer in (1, 2, 3)]
         lam = [min(max(old + each, 0.0), 1.0) for old, each in zip(lam, moved, strict=True)]
     assert found == pytest.approx([0, *lam], rel=1e-5) and all(0.01 < abs(each - 0.5) < 0.49 for each in lam)
+
+
+def test_a_window_of_the_log_over_the_end_of_warm_up_has_the_steps_after_it(tmp_path):
+    """All layers over the same steps; the last one's losses in the warm-up, which are known too, are left out."""
+    settings = {"dual_warmup_steps": 2, "max_steps": 4, "learning_rate": 0.02, "per_device_train_batch_size": 19}
+    fine, coarse = (
+        [
+            [log.get(f"loss/{layer}", math.nan) for layer in range(4)]
+            for log in fitted(ranks.language(tmp_path / str(every), logging_steps=every, **settings)).state.log_history
+            if "loss/3" in log
+        ]
+        for every in (1, 4)
+    )
+    assert [[math.isfinite(loss) for loss in row] for row in fine[:3]] == [[False] * 3 + [True]] * 2 + [[True] * 4]
+    assert coarse == [pytest.approx(np.mean(fine[2:], 0), rel=1e-6)]
+    assert abs(coarse[0][3] - np.mean(fine, 0)[3]) > 1e-3
 
 
 # --- half precision
