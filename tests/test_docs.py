@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from benchmarks import embedding
 from descend.results import Guarantee, RunConfig, Summary
-from reproduction import depth, picture, table, tables
+from reproduction import depth, picture, robustness, table, tables
 from tests.support.cases import slow
 from tests.support.documented import ROOT
 
@@ -151,14 +151,29 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
         f"held in {unrolled.holds.sum()} of {len(unrolled)} runs of UT and DUST; DUST-5 loses {-dust.value:.0f} %"
         in readme
     )
-    *_, row = (each.gain for each in tables.primaries(study).itertuples())  # MiniLM's
-    found = f"({row.value:.1f} %, {row.low:.1f} to +{row.high:.1f})"
-    assert found.replace("-", "−").replace("0.", ".") in readme
-    needed = depth.layers(table.read(records / "methods.jsonl")).set_index(["model", "method"])["K within 2"]
+    methods = table.read(records / "methods.jsonl")
+    gain = str(robustness.gain_of_setting(methods, "MiniLM", "imdb", 1.0)).replace("0.", ".").replace(" (", ", ")
+    assert f"no gain over noise is proven (IMDb {gain}" in readme
+    needed = depth.layers(methods).set_index(["model", "method"])["K within 2"]
     arms = [depth.LABELS[each] for each in ("linear", "useful-.8", "probe")]
     keep = [needed[model, arm] for model in ("DINOv2-exits", "MiniLM-exits") for arm in arms]
     told = "DINOv2-S needs {} of 12 layers (`useful` at .8: {}, plain: {}), MiniLM {} of 6 ({}, {})"
     assert f"{told.format(*keep)}." in readme
+
+
+def test_the_page_on_noise_has_the_rows_of_the_study():
+    methods = table.read(ROOT / "reproduction" / "records" / "methods.jsonl")
+    page = (ROOT / "docs" / "results" / "constraints.md").read_text("utf-8")
+    names = {"MiniLM": "MiniLM-6", "UT": "UT-5, untied", "imdb": "IMDb", "mnli": "MNLI", "ped2": "Ped2"}
+    gains, best = (made(methods).set_index(["model", "data"]) for made in (robustness.fairly, robustness.protocol))
+    for place, row in gains.iterrows():
+        noise = " | ".join(str(row[scope]).replace(" %", "") for scope in robustness.SCOPES)
+        where = " | ".join([*(names[each] for each in place), f"{row.gamma:g}".replace("0.", ".")])
+        assert f"| {where} | {row['seeds of both'].split()[0]} | {row['test groups']} | {noise} |" in page
+        assert row["all noise"].verdict == "undecided"  # as the page says of all of them
+    for data in ("imdb", "mnli"):
+        pair = [f"{best.loc[('MiniLM', data), each]:.3f}".removeprefix("0") for each in ("constrained", "plain")]
+        assert " against ".join(pair) in page
 
 
 def test_the_pages_on_embedding_models_have_the_rows_of_their_command():
