@@ -23,14 +23,15 @@ from filelock import FileLock, Timeout
 
 from descend import InputError
 from descend.jackknife import over_noise
-from descend.methods.weighted import logged_weights
-from descend.results import RECORDS_FILE, Records, forget_models, put, remove
+from descend.results import forget_models, put, remove
 from descend.writing import appending
 from reproduction.cells import EVERY_STEP, FIXED, REPLAYS, SEARCH, Cell, Scale, cells, search_key
 
 CELL_FILE, FAILED_FILE, CHOSEN_FILE, LOG_FILE = "cell.json", "failed.json", "chosen.json", "log.txt"
 STUDY_FILE = "study.json"
 """In a study's folder: which scale it is."""
+RECORDS = "records.jsonl"
+"""In a run's folder: what it logged, a row a line."""
 RUN, MEAN = "run", "mean"
 """In a cell's folder: the run's, and that of the mean of its weights, as if a run had logged them."""
 
@@ -168,14 +169,23 @@ class Study:
         if not (folder / RUN / "summary.json").is_file():
             return {}
         if not (folder / MEAN).is_dir():
-            weights = logged_weights(folder / RUN)
-            *used, _ = weights  # step → weights; those after the last step were never used
-            begin = next((step for step in used if any(weights[step][:-1])), used[0])
-            after = [weights[step] for step in used if step >= begin]
-            rows = {used[0]: weights[used[0]], begin: [fmean(layer) for layer in zip(*after, strict=True)]}
+            records = [json.loads(line) for line in (folder / RUN / RECORDS).read_text("utf-8").splitlines()]
+            logged = [each for each in records if (each["split"], each["metric"]) == ("train", "weight")]
+            *used, _ = sorted({each["step"] for each in logged})  # those after the last step were never used
+            last = max(each["layer"] for each in logged)
+            begin = min((each["step"] for each in logged if each["layer"] < last and each["value"]), default=used[0])
+            mean = [
+                fmean(each["value"] for each in logged if each["layer"] == layer and begin <= each["step"] <= used[-1])
+                for layer in range(last + 1)
+            ]
+            # As if a run had logged them: those of the warm-up from the first step on, and the mean after it.
+            rows = [each for each in logged if each["step"] == used[0] < begin]
+            rows += [row | {"step": begin, "value": value} for row, value in zip(logged, mean, strict=False)]
             (folder / MEAN).mkdir()
-            for step, row in rows.items():
-                Records(folder / MEAN / RECORDS_FILE, MEAN).rows({"weight": row}, step=step, split="train", noise=None)
+            put(
+                folder / MEAN / RECORDS,
+                lambda part: part.write_text("".join(json.dumps(each) + "\n" for each in rows), "utf-8"),
+            )
         choice = [{"settings": {"layer_weights": f"{{study}}/cells/{cell.name}/{each}"}} for each in (RUN, MEAN)]
         return {
             search_key(self.scale, cell, arm): {"fixed": each, "searched": each}

@@ -22,8 +22,8 @@ from transformers import TrainerCallback, set_seed
 
 from descend import UT, DescentTrainer, InputError, NonFiniteLossError, evaluate
 from descend.results import read_records
-from tests.core.test_problem import bounds_by_hand
 from tests.support import own, ranks
+from tests.support.by_hand import bounds_by_hand
 from tests.support.cases import slow
 from tests.support.ranks import denoiser, fitted, scenes, weights
 
