@@ -141,7 +141,7 @@ def pairs(table: Table) -> pd.DataFrame:
 def points(mean: float, low: float, high: float) -> str:
     """A difference of accuracies with its interval, in points."""
     interval = "" if np.isnan(low) else f" ({100 * low:+.1f} to {100 * high:+.1f})"
-    return f"{100 * mean:+.1f}{interval}"
+    return f"{100 * mean:+.1f}{interval}".replace("-", "−")
 
 
 def rule(table: Table) -> pd.DataFrame:

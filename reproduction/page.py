@@ -106,5 +106,7 @@ def _title(name: str, words: str) -> str:
 
 def _html(frame: pd.DataFrame) -> Markup:
     """A table as HTML; pandas escapes its cells."""
-    shown = frame.map(lambda value: f"{value:.5g}" if isinstance(value, float) else str(value))
+    shown = frame.map(
+        lambda value: str(value) if not isinstance(value, float) else "–" if pd.isna(value) else f"{value:.5g}"
+    )
     return Markup(shown.to_html(index=False, border=0, escape=True))

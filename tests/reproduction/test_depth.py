@@ -112,5 +112,5 @@ def test_pairs_of_methods_have_intervals_that_are_simultaneous_over_layers():
     one, other = runs("probe", [0.5, 0.6, 0.7, 0.8, 0.9]), runs("linear", [0.5, 0.7, 0.7, 0.8, 0.9], spread=0.003)
     (row,) = pairs(table(one, other)).to_dict("records")
     width = 100 * student.ppf(1 - 0.025 / 4, 4) * 0.002 * np.sqrt(2.5 / 5)
-    assert row["layer 1"] == f"-10.0 ({-10 - width:+.1f} to {-10 + width:+.1f})" and row["seeds of both"] == 5
+    assert row["layer 1"] == f"−10.0 (−{10 + width:.1f} to −{10 - width:.1f})" and row["seeds of both"] == 5
     assert "layer 0" not in row
