@@ -55,7 +55,7 @@ VALIDATION: Options = {"split": "validation"}
 LOGGED = {EVERY_STEP: {"logging_steps": 1}}
 
 SLOWER = 0.1
-"""Times the dual learning rates of texts: those of video, whose runs have up to ten times as many steps."""
+"""The factor from the dual learning rates of texts to video's, whose runs have up to ten times as many steps."""
 
 
 def rates(*values: float) -> dict[str, list[Options]]:

@@ -33,7 +33,7 @@ STUDY_FILE = "study.json"
 RECORDS = "records.jsonl"
 """In a run's folder: what it logged, a row a line."""
 RUN, MEAN = "run", "mean"
-"""In a cell's folder: the run's, and that of the mean of its weights, as if a run had logged them."""
+"""In a cell's folder: the run's folder, and one with the mean of its weights, as if a run had logged them."""
 
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} | {"TOKENIZERS_PARALLELISM": "false"}
 
@@ -161,14 +161,14 @@ class Study:
         return state == "done" or (state == "failed" and failed["diverged"])
 
     def _replays(self, cell: Cell) -> dict[str, Any]:
-        """What `REPLAYS` take of a run that logged its weights at every step: its folder, and that of their mean.
+        """What `REPLAYS` take of a run that logged its weights at every step: its folder, and one with their mean.
 
-        The mean is over the steps after the warm-up, and has the same warm-up before it.
+        The mean is over the steps after the warm-up, and the same warm-up comes before it.
         """
         folder = self.of(cell)
         if not (folder / RUN / "summary.json").is_file():
             return {}
-        if not (folder / MEAN).is_dir():
+        if not (folder / MEAN / RECORDS).is_file():
             records = [json.loads(line) for line in (folder / RUN / RECORDS).read_text("utf-8").splitlines()]
             logged = [each for each in records if (each["split"], each["metric"]) == ("train", "weight")]
             *used, _ = sorted({each["step"] for each in logged})  # those after the last step were never used
@@ -178,10 +178,10 @@ class Study:
                 fmean(each["value"] for each in logged if each["layer"] == layer and begin <= each["step"] <= used[-1])
                 for layer in range(last + 1)
             ]
-            # As if a run had logged them: those of the warm-up from the first step on, and the mean after it.
+            # The weights of the warm-up from the first step on, and the mean after it.
             rows = [each for each in logged if each["step"] == used[0] < begin]
             rows += [row | {"step": begin, "value": value} for row, value in zip(logged, mean, strict=False)]
-            (folder / MEAN).mkdir()
+            (folder / MEAN).mkdir(exist_ok=True)
             put(
                 folder / MEAN / RECORDS,
                 lambda part: part.write_text("".join(json.dumps(each) + "\n" for each in rows), "utf-8"),

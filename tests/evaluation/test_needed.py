@@ -120,7 +120,7 @@ def test_the_layers_that_suffice_and_whether_full_depth_is_kept(scores, full, mo
 
 @pytest.mark.parametrize("percent", [1, 2, 5])
 def test_a_layer_beyond_a_tolerance_is_seldom_said_to_suffice_and_one_well_within_mostly(percent):
-    """Layer 1 lies just beyond it: 95 % confidence is that of the three tolerances together, a third of 5 % each."""
+    """Layer 1 lies just beyond it: the three tolerances together have 95 % confidence, a third of 5 % each."""
     rng, draws = np.random.default_rng(percent), 2000
     wrong = dict.fromkeys((percent / 100 + 0.0005, percent / 100 - 0.025), 0)
     for excess in wrong:

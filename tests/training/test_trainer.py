@@ -62,7 +62,7 @@ def test_the_price_of_the_usual_bounds_is_that_of_a_loop_by_hand(tmp_path, every
     assert losses.shape == (6, 4)
     lam, mean = [0.5] * 3, None
     rounds = losses.reshape(-1, steps, 4).mean(1).tolist()
-    for batch in rounds[:-1] if every == "epoch" else rounds:  # no model hears of λ after the last epoch
+    for batch in rounds[:-1] if every == "epoch" else rounds:  # after the last epoch λ does not move
         mean = batch if mean is None else [0.95 * old + 0.05 * new for old, new in zip(mean, batch, strict=True)]
         bounds, _, _ = bounds_by_hand(batch, mean, 0.5, 0)
         moved = [(batch[layer] - bounds[layer]) / mean[layer - 1] * 2.0 / (6 / steps) for layer in (1, 2, 3)]

@@ -43,9 +43,11 @@ class Results:
         """
         path, summary = folder / GROUPS_FILE, read_summary(folder)
         groups = Groups.read(path) if path.exists() else None
-        layers = summary.depth if groups is None else len(groups.layers.scores[0]) - 1
-        other = f"{path} is of a model of depth {layers}, and the summary beside it of depth {summary.depth}"
-        refuse((layers != summary.depth, f"{other}. Evaluate the run again."))
+        if groups is not None and (depth := len(groups.layers.scores[0]) - 1) != summary.depth:
+            raise InputError(
+                f"{path} is of a model of depth {depth}, and the summary beside it of depth {summary.depth}. Evaluate "
+                "the run again."
+            )
         return cls(summary, groups, folder)
 
     @classmethod

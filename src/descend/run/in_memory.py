@@ -146,8 +146,9 @@ def in_memory(
         ),
         (
             trainer is not None and hasattr(trainer.objective, "reshard"),
-            "the parameters are shards of FSDP2, which no layer can be read of. Call trainer.save_pretrained(FOLDER) "
-            "and evaluate that in one process; trainer.evaluate(data) gives the verdict here.",
+            "the parameters are shards of FSDP2, and layers are read from whole ones. Call "
+            "trainer.save_pretrained(FOLDER) and evaluate FOLDER in one process; trainer.evaluate(data) gives the "
+            "verdict here.",
         ),
         (
             batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1),

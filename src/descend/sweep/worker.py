@@ -234,7 +234,7 @@ class _Worker:
         configured = {method: self._configured(method, {}, out / TRIALS) for method in methods}
         self._arguments = {method: each.arguments for method, each in configured.items()}
         self._spaces = {method: space(args, given, ranges) for method, args in self._arguments.items()}
-        # The paper's preset may give each method a network of its own; data and task are the same for all.
+        # The paper's preset may change the network by the method; data and task are the same for all.
         self._recipes = {method: each.recipe.completed() for method, each in configured.items() if each.recipe}
         recipe = self._recipes[methods[0]]
         empty = [method for method, searched in self._spaces.items() if not searched]
@@ -268,8 +268,11 @@ class _Worker:
         refuse_foreign([out / each for each in (SWEEP_FILE, PAGE_FILE)], "another folder with --out")
         # What no trial could begin with is refused before the folder is created: data, methods and constraints.
         self.data = recipe.load()
+        model = recipe.network(self.data)
         for method, args in self._arguments.items():
-            model = self._recipes[method].network(self.data)
+            if self._recipes[method] != recipe:
+                recipe = self._recipes[method]
+                model = recipe.network(self.data)
             CLASSES[method].check(task, model)
             args.problem(model.depth, model.first_layer)
             if not getattr(args, "packing", False):  # TRL packs rows, which a trial alone does
@@ -299,6 +302,7 @@ class _Worker:
         facts = {"recipe": self.name, "seeds": self.file.seeds, "levels": self.file.levels, "searched": kinds}
         settings = json.loads(json.dumps({**asdict(self._recipes[method]), **run.stored(args), **facts}))
         for other, study in known.items():
+            # The paper's plain DUST is tied, its constrained one is not.
             free = set() if other == method else {"method", "searched", "tied"} | settings_of_others()
             if differing := run.differences(study.user_attrs[SETTINGS], settings, free):
                 raise InputError(
