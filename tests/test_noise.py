@@ -4,6 +4,7 @@ import json
 import math
 import re
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -220,6 +221,11 @@ class Echo(torch.nn.Module):
         return states
 
 
+class Tenfold(torch.nn.Module):
+    def forward(self, state):
+        return 10 * state
+
+
 @pytest.mark.parametrize("indices", [None, range(40)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_noise_between_layers_is_drawn_anew_for_each_and_as_large_as_that_of_the_input(shared, indices):
@@ -237,6 +243,19 @@ def test_noise_between_layers_is_drawn_anew_for_each_and_as_large_as_that_of_the
             again = model(clean)
         assert torch.equal(again[3].flip(0), states[3])  # a sample's draws are its own in every batch
     assert all(torch.equal(each, clean) for each in model(clean))
+
+
+def test_noise_between_layers_is_in_units_of_the_input_where_a_batch_measures_it():
+    model, clean = Echo(False), 2 * torch.randn(40, 500)
+    model.layer_modules = torch.nn.ModuleList(Tenfold() for _ in range(3))
+    noise = StateNoise(0.5)
+    for _ in range(2):
+        with noise.on(model):
+            states = model(clean)
+        added = [states[0] - clean, *(after / 10 - before for before, after in pairwise(states))]
+        assert [each.std().item() for each in added] == pytest.approx([1, 0, 1, 1], rel=0.05, abs=1e-4)
+        clean = clean / 2
+        noise = noise.at(1.0)
 
 
 def test_noise_between_layers_needs_layers_that_are_modules_and_take_a_tensor():

@@ -166,13 +166,17 @@ class Noise:
         if keep is not None:
             places = keep.reshape(keep.shape + (1,) * (clean.dim() - keep.dim()))
         if indices is None:
-            sigma: Any = _std(clean.detach(), places) if self.sigma is None else self.sigma
+            sigma: Any = self._sigma_of(clean, places)
             drawn = self.draw(clean, self._draws.generator(clean.device))
             noisy = self.applied(clean, drawn, self.std(sigma))
         else:
             draws = indices if isinstance(indices, SampleDraws) else SampleDraws(indices)
             noisy = draws.corrupted(self, clean, keep)
         return noisy if places is None else torch.where(places, noisy, clean)
+
+    def _sigma_of(self, clean: Tensor, places: Tensor | None) -> Tensor | float:
+        """σ_x, or the standard deviation of a batch where it is not known."""
+        return _std(clean.detach(), places) if self.sigma is None else self.sigma
 
     @contextmanager
     def on(
@@ -235,6 +239,13 @@ class StateNoise(GaussianNoise):
     the noise.
     """
 
+    _last: Tensor | float | None = None
+    """σ_x of the last input."""
+
+    def _sigma_of(self, clean: Tensor, places: Tensor | None) -> Tensor | float:
+        self._last = super()._sigma_of(clean, places)
+        return self._last
+
     @contextmanager
     def on(
         self, model: Any, *, mask: Tensor | None = None, indices: Sequence[int] | SampleDraws | None = None
@@ -266,7 +277,8 @@ class StateNoise(GaussianNoise):
             number = next(calls)
             if not number:
                 return args  # the input, which is noisy already
-            noise = self
+            noise: Any = copy(self)
+            noise.sigma = self._last  # the input's, not that of a state
             if indices is not None:
                 noise = self.at(self.level, seed=derived(Stream.STATES, self.seed, number))
             return (noise(args[0], keep, indices), *args[1:])

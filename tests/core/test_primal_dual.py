@@ -110,7 +110,7 @@ def test_a_dual_step_in_three_steps_is_one_of_their_mean(optimizer):
     assert one.multipliers.max() > 0
 
 
-@pytest.mark.parametrize(("every", "dual_steps"), [(1, 10), (4, 3), ("epoch", 10)])
+@pytest.mark.parametrize(("every", "dual_steps"), [(1, 10), (4, 2), ("epoch", 10)])
 def test_a_price_moves_by_its_rate_over_the_dual_steps_of_the_run(every, dual_steps):
     """A run of ten steps or epochs. Both layers halve the loss: their violation is −.5 of its unit."""
     problem = DescentProblem(2, target=GeometricTarget(0.0))
@@ -121,6 +121,23 @@ def test_a_price_moves_by_its_rate_over_the_dual_steps_of_the_run(every, dual_st
     dual.end_epoch()
     moves = {1: 4, 4: 1, "epoch": 1}[every]
     assert dual.multipliers[1:].tolist() == pytest.approx([1 - 0.5 * moves / dual_steps] * 2)
+
+
+@pytest.mark.parametrize("every", [5, "epoch"])
+def test_the_reference_of_rare_dual_steps_is_as_recent_as_that_of_one_a_step(every):
+    """Where losses stay as they are between two of them; also if the state was saved in the middle."""
+    problem = DescentProblem(2, target=GeometricTarget(0.5))
+    steps, rare = (PrimalDual(problem, 1e-9, "price", every=each, warmup=3, horizon=100) for each in (1, every))
+    for losses in ([9.0, 9.0, 9.0], [9.0, 5.0, 4.0], [8.0, 3.0, 1.0], [8.0, 2.0, 0.5]):
+        for step in range(3 if losses[1] == 9 else 5):
+            steps.step(torch.tensor(losses))
+            rare.step(torch.tensor(losses))
+            if step == 2:
+                again = PrimalDual(problem, 1e-9, "price", every=every, warmup=3, horizon=100)
+                again.load_state_dict(json.loads(json.dumps(rare.state_dict(), default=torch.Tensor.tolist)))
+                rare = again
+        rare.end_epoch()
+    assert rare.state_dict()["reference"].tolist() == pytest.approx(steps.state_dict()["reference"].tolist())
 
 
 def test_a_fixed_penalty_is_on_where_the_last_violation_was_and_never_grows():

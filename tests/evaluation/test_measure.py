@@ -192,6 +192,14 @@ def test_a_level_takes_one_forward_pass_and_all_levels_one_draw_for_each_sample(
     assert found.batch_size == 4 and "CPU" in found.device
 
 
+def test_probes_of_sorted_samples_know_every_class(monkeypatch):
+    monkeypatch.setattr("descend.evaluation.probes.MOST", 9)
+    model, task, data = CASES["classifier"]()
+    data = sorted([{**row, "labels": place % 3} for place, row in enumerate(data)], key=lambda row: row["labels"])
+    fitted = fit_probes(model.eval(), task, data, data, GaussianNoise(0.0, 1.0), batches(**BATCHES))
+    assert all(len(probe.bias.unique()) == 3 for probe in fitted.probes)
+
+
 def test_probes_and_exits_take_no_pass_of_their_own_over_the_evaluated_samples():
     model, task, data = CASES["classifier"]()
     model.eval()

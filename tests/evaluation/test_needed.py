@@ -559,6 +559,7 @@ def test_a_metric_without_bounds_is_estimated_and_the_assumption_is_said():
         ({"metric": "recall", "higher_is_better": True}, 1, False),  # nothing is known of it
         ({"metric": "recall", "higher_is_better": True, "bounded": True}, 1, True),
         ({"metric": "loss", "higher_is_better": False}, 1, False),
+        ({"metric": "error rate", "higher_is_better": False, "bounded": True}, 1, False),  # no test is made for it
     ],
 )
 def test_a_task_says_whether_its_metric_is_bounded(task, scale, bounded):
@@ -568,9 +569,13 @@ def test_a_task_says_whether_its_metric_is_bounded(task, scale, bounded):
     assert results_of(seen).summary.layers_needed.bounded is bounded
 
 
+def _odds(task, prediction, target):
+    return task.losses(prediction, target).exp() ** -1
+
+
 def test_more_groups_than_a_file_should_hold_are_put_together(monkeypatch):
     monkeypatch.setattr("descend.run.evaluating.MOST_SUMS", 15)
-    task = type("Rates", (own.Classes,), {"bounded": True, "score": lambda self, *two: self.losses(*two).exp() ** -1})()
+    task = type("Rates", (own.Classes,), {"bounded": True, "higher_is_better": True, "score": _odds})()
     levels = {0.0: measured(own.layers(), task, own.samples(40))}
     sums = by_group(subject(own.layers(), task, own.samples(40)), levels, "").layers.by_group
     assert len(sums.counts) == 15 and sum(sums.counts) == 40

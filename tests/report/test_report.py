@@ -17,6 +17,7 @@ from descend.errors import InputError
 from descend.report import figures, write_page
 from descend.report.answer import Answer
 from descend.report.asked import asked
+from descend.report.gains import gain_lines, gains
 from descend.report.numbers import evaluated_differently, layers_needed, numbers
 from descend.report.runs import METHOD_NAMES, SPARE_STYLES, STYLES, Group, group_runs
 from descend.report.samples import embed
@@ -433,6 +434,24 @@ def test_a_difference_is_of_the_same_samples_cut_alike(tmp_path: Path) -> None:
     ]
     differences = [numbers(group_of(runs[0], run))[0].rows[1].cells[3].text for run in runs[1:]]
     assert differences == ["0.00", "–"]
+
+
+def test_windows_of_one_clip_tell_no_spread(tmp_path: Path) -> None:
+    runs = [
+        Results.read(evaluated(tmp_path / name, name, means(0, better)))
+        for name, better in (("erm", 0.0), ("linear", 0.1))
+    ]
+    ends = {}
+    for single in (False, True):
+        known = [
+            replace(run, groups=run.groups and run.groups.model_copy(update={"fingerprint": "a", "single": single}))
+            for run in runs
+        ]
+        found = gains(group_of(*known))
+        ends[single] = [math.isnan(end) for each in (found[0].over, *found[0].levels.values()) for end in each[1:4]]
+        (line,) = gain_lines(found)
+        assert ("% (95 %: " in line, "; 1 group of test samples, " in line) == (not single, single)
+    assert all(ends[True]) and not any(ends[False])
 
 
 def test_networks_of_one_shape_have_one_clock(view) -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from descend.core import DescentProblem, GeometricTarget, PrimalDual
+from descend.core import DescentProblem, GeometricTarget, NoWorse, PrimalDual
 from descend.report.answer import Answer
 from descend.report.terminal import run_lines
 from descend.report.words import number
@@ -82,6 +82,26 @@ def test_a_geometric_target_prices_violations_relative_to_the_loss_before():
     found = summary_of(problem, losses, multipliers=prices, slack=[0.0] * 3)
     term = torch.tensor([0.0, *prices]) * problem.violations(losses) / problem.target.units(losses)
     assert found.dual.slackness == pytest.approx(term.tolist())
+
+
+def test_layers_up_to_k_are_priced_in_the_units_of_their_losses():
+    """λ_l (f_l − bound_l), their terms in the Lagrangian of ``after`` with α, as a share of f_K."""
+    problem = DescentProblem(4, target=NoWorse(3, 0.1), objective=[0, 0, 0, 1, 0])
+    losses, prices = torch.tensor([10.0, 10.0, 1.2, 1.0, 1.5], dtype=torch.float64), [0.5, 0.0, 0.3, 0.2]
+    known = {"target": "no_worse", "after": 3, "multipliers": prices, "slack": [0.0] * 4, "violated": [1, 3, 4]}
+    found = summary_of(problem, losses, **known)
+    assert found.dual.slackness == pytest.approx([0, 0.5 * 1.0, 0, 0.3 * (1 - 0.9 * 1.2), 0.2 * 0.5])
+
+
+def test_each_layer_has_the_loss_that_it_had_to_reach_whatever_states_it():
+    """α up to layer K at every level; the bound of later layers follows from the losses of the training level."""
+    problem = DescentProblem(4, target=NoWorse(2, 0.1), objective=[0, 0, 1, 0, 0])
+    losses = torch.tensor([3.0, 2.0, 1.0, 1.5, 0.5], dtype=torch.float64)
+    known = {"target": "no_worse", "after": 2, "limits": [None, 0.9, 0.9, None, None], "noise": [0.0, 1.0]}
+    levels = {0.0: losses.tolist(), 1.0: (2 * losses).tolist()}
+    found = summary_of(problem, losses, **known, values=[1.0, 1.0], layer_losses=levels, layer_metrics=levels)
+    assert found.losses_to_reach(0.0) == pytest.approx({1: 2.7, 2: 1.8, 3: 1.0, 4: 1.0})
+    assert found.losses_to_reach(1.0) == pytest.approx({1: 5.4, 2: 3.6})
 
 
 def test_a_broken_constraint_without_a_price_is_not_converged_and_what_is_unknown_says_nothing():

@@ -26,6 +26,7 @@ from transformers import (
 from descend import UT, DescentConfig, DescentTrainer, InputError, Objective, UTConfig
 from descend.models import MARK, LayeredClassifier
 from descend.noise import GaussianNoise
+from descend.run.training import planned_steps
 from descend.settings import METHODS, settings_of_others
 from descend.tasks.text import learn_tokenizer
 from descend.training.config import REFUSED as NEVER
@@ -77,6 +78,8 @@ SETTINGS = [
     ({"alpha": []}, "alpha must be one number or one per layer"),
     ({"alpha": 0.1, "strength": 0.2}, "strength and alpha are two ways"),
     ({"alpha": 0.1, "alpha_decay": 0.0}, "alpha_decay must lie in"),
+    ({"alpha": [0.3, 0.2], "alpha_decay": 0.5}, "alpha_decay makes a schedule of one alpha"),
+    ({"alpha": 0.1, "dual_optimizer": "fixed", "resilience": 0.1}, "a fixed penalty is on .* a resilience of 0.1"),
     ({"cap": 1.0}, "cap belongs to alpha"),
     ({"form": "ratio"}, "form belongs to alpha"),
     ({"after": 0}, "after must be at least 1; got 0"),
@@ -268,12 +271,31 @@ def test_a_warmup_leaves_the_constraints_a_dual_step(tmp_path, warmup, every, st
         assert DescentConfig(**args).warmup(steps, 3) == expected
 
 
+@pytest.mark.parametrize("given", [{}, {"gradient_accumulation_steps": 2}, {"dataloader_drop_last": True}])
+@pytest.mark.parametrize("length", [{"max_steps": -1, "num_train_epochs": 2.5}, {"max_steps": 7}])
+def test_the_steps_that_a_warmup_is_checked_against_are_those_of_the_training(tmp_path, given, length):
+    """Of nine samples in batches of four: epochs end with a shorter batch, or without it."""
+    trainer = ranks.points(
+        tmp_path, per_device_train_batch_size=4, given={"train_dataset": own.samples(9)}, **given | length
+    )
+    trainer.train()
+    of_epoch = trainer.step.steps_of_epoch
+    assert planned_steps(trainer.args, 9) == (trainer.state.max_steps, of_epoch)
+
+
 def test_fields_of_transformers_keep_their_defaults(tmp_path):
     ours, theirs = asdict(DescentConfig(str(tmp_path))), asdict(TrainingArguments(str(tmp_path)))
     assert {name for name in theirs if ours[name] != theirs[name]} <= {"dataloader_pin_memory", "logging_dir"}
 
 
 # --- a recipe's defaults depend on values, not on which flags were typed
+
+
+def test_a_fixed_penalty_has_no_slack(tmp_path):
+    dual = DescentConfig(str(tmp_path), alpha=0.1, dual_optimizer="fixed").primal_dual(2)
+    for _ in range(3):
+        dual.step(torch.tensor([1.0, 0.92, 0.82]))
+        assert dual.multipliers.tolist() == [0, 1, 0]
 
 
 def test_the_dual_rate_of_after_is_that_of_its_rule(tmp_path):

@@ -235,6 +235,10 @@ OF_LLAMA = {"noise": 1.5, "alpha": 0.05, "cap": 12.0, "num_train_epochs": 2.0, "
         ("video-ut", {"method": "erm"}, {"tied": True}),
         ("video-dust", {"method": "erm"}, {"tied": True}),
         ("text-ut", {"method": "erm", "dataset": "imdb"}, {"tied": True}),
+        # Through both sides, whoever gives the cap.
+        *(("text", {"model": "m", "dataset": name, "cap": 2.0}, {"stop_gradient": False}) for name in ("imdb", None)),
+        ("image", {"model": "m", "cap": 2.0}, {"stop_gradient": False}),
+        ("image", {"model": "m", "cap": 2.0, "stop_gradient": True}, {"stop_gradient": True}),
         # What stands in for DistilBERT and for Llama has the paper's settings too.
         ("text", {"dataset": "mnli", "model": "m"}, OF_TEXTS | {"pooling": "cls"}),
         ("text-distilbert", {"dataset": "mnli", "model": "m"}, OF_TEXTS | {"readout": "linear"}),

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import cycle, product
 
 import pytest
 import torch
@@ -221,6 +221,22 @@ def test_a_model_that_breaks_its_constraints_on_one_of_two_sets_meets_them_on_no
     judged = {step: verdict.feasible for step, verdict in ours.selection.verdicts.items()}
     assert judged == {1: False, 2: True, 3: False}
     assert ours.state.best_global_step == 2  # the loss on the first set is lower at step 3, where the set is broken
+
+
+def test_the_verdict_of_several_sets_is_that_of_one_that_breaks_its_constraints(tmp_path, monkeypatch):
+    """The first set misses a bound by .4 of 80, less than 1 %, and the second by .08 of .8."""
+    rows = cycle([(100, 80.4, 60, 40), (1, 0.88, 0.7, 0.5)])
+    measure = DescentTrainer._measure
+
+    def of_set(self, *given, **options):
+        found = measure(self, *given, **options)
+        return replace(found, losses=torch.tensor(next(rows), dtype=torch.float64).expand_as(found.losses))
+
+    monkeypatch.setattr(DescentTrainer, "_measure", of_set)
+    sets = {"eval_dataset": {name: own.samples(12, 1) for name in ("one", "two")}}
+    ours = ranks.points(tmp_path, given=sets, alpha="0.2", **EVERY | {"max_steps": 1})
+    ours.train()
+    assert (ours.verdict.status, ours.verdict.violated) == ("broken", [1])
 
 
 def test_other_data_neither_count_nor_need_the_metric(tmp_path):

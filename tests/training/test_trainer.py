@@ -55,17 +55,22 @@ def test_erm_is_bit_equal_to_multipliers_frozen_at_zero(tmp_path):
 
 @pytest.mark.parametrize(("every", "steps"), [("1", 1), ("2", 2), ("epoch", 3)])
 def test_the_price_of_the_usual_bounds_is_that_of_a_loop_by_hand(tmp_path, every, steps):
-    """From the logged losses alone; the rate is divided by the dual steps of the run, of 6 steps in 2 epochs."""
+    """From the logged losses alone; the rate is divided by the dual steps of the run, of 6 steps in 2 epochs.
+
+    The mean of the losses is that of primal steps, however many there are to a dual step.
+    """
     settings = {"strength": 0.5, "dual_every": every, "dual_lr": 2.0, "dual_optim_args": '{"start": 0.5}'}
     trainer = fitted(ranks.points(tmp_path, max_steps=6, logging_steps=1, learning_rate=0.05, **settings))
     losses, found = series(tmp_path, "loss"), trainer.dual.multipliers.tolist()
     assert losses.shape == (6, 4)
     lam, mean = [0.5] * 3, None
     rounds = losses.reshape(-1, steps, 4).mean(1).tolist()
-    for batch in rounds[:-1] if every == "epoch" else rounds:  # after the last epoch λ does not move
-        mean = batch if mean is None else [0.95 * old + 0.05 * new for old, new in zip(mean, batch, strict=True)]
+    rounds = rounds[:-1] if every == "epoch" else rounds  # after the last epoch λ does not move
+    kept = 0.95**steps
+    for batch in rounds:
+        mean = batch if mean is None else [kept * old + (1 - kept) * new for old, new in zip(mean, batch, strict=True)]
         bounds, _, _ = bounds_by_hand(batch, mean, 0.5, 0)
-        moved = [(batch[layer] - bounds[layer]) / mean[layer - 1] * 2.0 / (6 / steps) for layer in (1, 2, 3)]
+        moved = [(batch[layer] - bounds[layer]) / mean[layer - 1] * 2.0 / len(rounds) for layer in (1, 2, 3)]
         lam = [min(max(old + each, 0.0), 1.0) for old, each in zip(lam, moved, strict=True)]
     assert found == pytest.approx([0, *lam], rel=1e-5) and all(0.01 < abs(each - 0.5) < 0.49 for each in lam)
 
@@ -339,6 +344,7 @@ def test_a_frozen_head_of_transformers_is_named_unless_adapters_train_it(tmp_pat
 def test_a_fault_stops_before_anything_moves(tmp_path, fault):
     make, error, words = FAULTS[fault]
     trainer = make(tmp_path)
+    trainer.dual.end_epoch()  # as a second training does, which these are where slack has moved
     before = ranks.outcome(trainer)
     with pytest.raises(error, match=words) as raised:
         trainer.train()
@@ -399,6 +405,16 @@ def test_a_second_train_is_a_new_run_whose_multipliers_go_on(tmp_path):
     logged = series(tmp_path, "multiplier")
     assert len(logged) == 30 and 0 < logged[0, 1] < multiplier, "the constraint holds: λ falls from where it was"
     assert trainer.dual.steps == 33 and moves(tmp_path)[:2] == [True, True], "no second warm-up of 12"
+
+
+def test_a_second_train_ends_the_last_epoch_of_the_first(tmp_path):
+    settings = {"alpha": "0.6", "dual_optimizer": "sgd", "dual_warmup_steps": 0.0, "learning_rate": 0.0}
+    trainer = fitted(denoiser(tmp_path, dual_every="epoch", max_steps=6, logging_steps=1, **settings))
+    ended = series(tmp_path, "multiplier")[-1]
+    assert moves(tmp_path) == [False, False, False, True, False, False]  # epochs of three steps
+    trainer.train()
+    logged = series(tmp_path, "multiplier")
+    assert not torch.equal(logged[0], ended) and moves(tmp_path)[1:] == [False, False, True, False, False]
 
 
 # --- logs and records

@@ -102,6 +102,11 @@ class PrimalDual(Generic[P]):
                 f"resilience must be 0 (hard constraints) or positive; got {resilience}.",
             ),
             (
+                optimizer == "fixed" and resilience > 0,
+                f"a fixed penalty is on where a constraint is missed, without slack; got a resilience of {resilience}. "
+                "Leave it out.",
+            ),
+            (
                 slack == "explicit" and not resilience,
                 f"explicit slack needs a positive resilience; got {resilience}. For hard constraints use "
                 "slack='implicit'.",
@@ -117,6 +122,8 @@ class PrimalDual(Generic[P]):
         self.every = every
         self.resilience = resilience
         self.steps = 0
+        self.seen = 0
+        """The primal steps up to the last dual step."""
         self.moved = False  # whether a dual step was taken, in this run or in the one that it resumes
         lr = LEARNING_RATES.get(optimizer, 0.0) if lr is None else lr  # `rule` names an unknown optimizer
         self._multipliers = torch.zeros(len(problem.in_force), dtype=torch.float64, device="cpu")
@@ -153,7 +160,7 @@ class PrimalDual(Generic[P]):
         """Set the length of the run in primal steps, warm-up included; with ``every="epoch"`` in epochs."""
         if not (type(steps) is int and steps >= 0):
             raise InputError(f"the length of the run must be a number of steps; got {steps}.")
-        dual_steps = steps if self.every == "epoch" else -(-steps // self.every)
+        dual_steps = steps if self.every == "epoch" else steps // self.every
         for group in self._ascent.param_groups:
             if "horizon" in group:
                 group["horizon"] = max(1, dual_steps)
@@ -266,7 +273,7 @@ class PrimalDual(Generic[P]):
     def state_dict(self) -> dict[str, Any]:
         """The full state: a run that resumes from it, or from its JSON, is bit-identical."""
         state: dict[str, Any] = {"kind": self._kind, "in_force": self.problem.in_force.clone()}
-        state |= {"steps": self.steps, "warmup": self.warmup, "referred": self.moved}
+        state |= {"steps": self.steps, "seen": self.seen, "warmup": self.warmup, "referred": self.moved}
         state |= {name: vector.clone() for name, vector in self._vectors.items()}
         for name, (vector, optimizer) in self._optimizers.items():
             state[name] = {key: value.to(torch.float64, copy=True) for key, value in optimizer.state[vector].items()}
@@ -278,6 +285,7 @@ class PrimalDual(Generic[P]):
         Raises:
             InputError: If it is that of other constraints, or another optimizer or kind of slack; nothing is changed.
         """
+        state = {"seen": state.get("steps"), **state}  # an older version's lacks it
         lacks = sorted(self.state_dict().keys() - state.keys())
         refuse(
             (
@@ -298,6 +306,7 @@ class PrimalDual(Generic[P]):
             ),
         )
         self.steps = state["steps"]
+        self.seen = state["seen"]
         self.warmup = state["warmup"]
         self.moved = state["referred"]
         for name, vector in self._vectors.items():
@@ -363,12 +372,13 @@ class PrimalDual(Generic[P]):
 
     def _ascend(self) -> bool:
         """Take the dual step with the mean losses over all ranks; return False if no rank has observed any."""
+        since, self.seen = self.steps - self.seen, self.steps
         totals = self._over_ranks()
         self._totals.zero_()
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
-        memory = self.problem.target.memory if self.moved else 0.0
+        memory = self.problem.target.memory**since if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
         units = self.problem.target.units(reference)
         gap = self.problem.violations(losses, reference) / torch.where(self.problem.in_force, units, 1.0)

@@ -43,7 +43,8 @@ class Target(ABC):
         name: The target's name in results.
         first: The exit where a chain of layers starts; the constraints of layers up to it are not in force.
         signed: Whether values may be below 0. Others are refused, since a share of a negative loss lies above it.
-        memory: The decay of the moving average of the values that is the reference, in [0, 1); 0 for the last values.
+        memory: The decay by primal step of the moving average of the values that is the reference, in [0, 1); 0 for the
+            last values.
         normalized: Whether the values' weights in the primal step are scaled to the objective's sum. The size of the
             gradient then does not change with the multipliers, which matters for Adam's second moments.
     """

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from descend.errors import InputError
-from descend.evaluation.layers import Batches, LayerLosses, measure
+from descend.evaluation.layers import Batches, LayerLosses, few, measure
 from descend.models import TRANSLATOR, LayeredCausalLM, LayeredClassifier, LibraryModel, evaluating
 from descend.noise import Noise
 from descend.progress import counted, progress
@@ -90,7 +90,7 @@ def fit_probes(
     Args:
         classifier: What to probe; it is not changed.
         task: The samples' loss.
-        train: Samples to fit to; the first `MOST` are used.
+        train: Samples to fit to; at most `MOST`, taken evenly, are used.
         validation: Samples to choose each layer's ridge on, of `RIDGES`: a classifier has seen its training samples,
             and tells them apart better than others.
         noise: The kind that is evaluated, at the training's level.
@@ -113,7 +113,7 @@ def fit_exits(
     Args:
         model: What to fit readouts for; it gets own exits if it has none.
         task: The samples' loss.
-        train: Samples to fit to; the first `MOST` are used.
+        train: Samples to fit to; at most `MOST`, taken evenly, are used.
         validation: Samples to choose each layer's ridge on.
         batches: How samples become batches.
 
@@ -153,7 +153,7 @@ def _translations(model: LayeredCausalLM, task: Task, train: Dataset, batches: B
     """For each layer 0 … L−1 the matrix (H, H) that turns its normed states into the last layer's, by least squares."""
     width, where = model.config.hidden_size, next(model.parameters()).device
     grams = torch.zeros(model.depth, 2, width, width, dtype=torch.float64, device=where)
-    some = _first(train)
+    some = few(train, MOST)
     with evaluating(model), progress(len(some), "reading layers", "sample") as bar:
         for batch in batches.of(some):
             bar.update(batches.size)
@@ -170,10 +170,6 @@ def _translations(model: LayeredCausalLM, task: Task, train: Dataset, batches: B
     return found
 
 
-def _first(dataset: Dataset) -> Subset:
-    return Subset(dataset, range(min(MOST, len(dataset))))  # type: ignore[arg-type]
-
-
 @torch.no_grad()
 def _features(
     classifier: LayeredClassifier, task: Task, dataset: Dataset, batches: Batches, noise: Noise | None
@@ -181,7 +177,7 @@ def _features(
     """The head's inputs at every layer, (L+1, S, H), and the targets (S,)."""
     pooled: list[Tensor] = []
     targets: list[Tensor] = []
-    some = _first(dataset)
+    some = few(dataset, MOST)
     with progress(len(some), "reading layers", "sample") as bar:
         for batch in batches.of(some):
             first = sum(map(len, targets))

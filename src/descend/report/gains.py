@@ -1,7 +1,7 @@
 """What a training gives under noise, compared with the plain training beside it."""
 
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ def gain_lines(found: Sequence[Gains]) -> list[str]:
         seeds = "1 seed, so other seeds are not tested" if each.seeds == 1 else f"{each.seeds} seeds"
         lost = f" {each.lost} more seed{'s' * (each.lost > 1)} diverged: no claim." if each.lost else ""
         few = f" Open: {groups_words(summary.groups)}." if summary.few_groups else ""
-        rest = f"{groups} groups of test samples, {seeds}.{few}{lost}"
+        rest = f"{groups} group{'s' * (groups != 1)} of test samples, {seeds}.{few}{lost}"
         lines.append(f"{each.arm.label}: gain over plain training {change}; {rest}")
     return lines
 
@@ -70,10 +70,13 @@ def _beside(arm: Arm, plain: Arm) -> Gains | None:
     if not both:
         return None
     higher, noise = arm.summary.higher_is_better, both[0][0].noise
+    single = any(own.single for own, _ in both)
 
     def gain(places: list[int]) -> Advantage:
         ours, others = (_numbers(side, places, higher) for side in zip(*both, strict=True))
-        return advantage(ours, others, higher, CONFIDENCE, np.array(both[0][0].counts))
+        found = advantage(ours, others, higher, CONFIDENCE, np.array(both[0][0].counts))
+        # Samples of one group, such as windows of one clip, are not independent, so they tell no spread.
+        return found._replace(low=nan, high=nan, p=nan, groups=1, parts={}) if single else found
 
     by_level = {level: gain([place]) for place, level in enumerate(noise)}
     lost = sum(not isfinite(run.summary.mean) for run in arm.runs if run.summary.seed in theirs)

@@ -329,13 +329,15 @@ class Summary(Verdict, Provenance, File):
         violations = [self.cap_violation or 0.0, *self.violations]
         slack = [self.cap_slack or 0.0, *(self.slack or [0.0] * self.depth)]
         if self.target == "near_last":
-            units, price = [objective] * len(losses), 1.0
-        elif self.target in ("geometric", "no_worse"):  # λ is a price in units of the objective, of relative violations
-            units, price = [losses[0], *losses[:-1]], 1.0
+            units = [objective] * len(losses)
+        elif self.target in ("geometric", "no_worse"):
+            units = [losses[0], *losses[:-1]]
             if self.after is not None:
                 units[self.after + 1 :] = [objective] * (self.depth - self.after)
         else:
-            units, price = [1.0] * len(losses), objective
+            units = [1.0] * len(losses)
+        # What a violation of one unit adds to the Lagrangian at λ = 1, as a share of the objective.
+        shares = [1.0 if self.target == "geometric" else unit / (objective or math.nan) for unit in units]
         excess = [by / (unit or math.nan) - less for by, unit, less in zip(violations, units, slack, strict=True)]
         most = math.inf if self.max_multiplier is None else self.max_multiplier
         at_maximum = [
@@ -344,8 +346,8 @@ class Summary(Verdict, Provenance, File):
             if multiplier >= most and by > 0
         ]
         slackness = [
-            multiplier * by / (price or math.nan) if multiplier and layer not in at_maximum else 0.0
-            for layer, (multiplier, by) in enumerate(zip(multipliers, excess, strict=True))
+            multiplier * by * share if multiplier and layer not in at_maximum else 0.0
+            for layer, (multiplier, by, share) in enumerate(zip(multipliers, excess, shares, strict=True))
         ]
         unmet = [layer for layer in self.violated if not excess[layer] <= 0 and layer not in at_maximum]
         return Dual(objective, multipliers, slackness, unmet, at_maximum)
@@ -377,11 +379,11 @@ class Summary(Verdict, Provenance, File):
         """
         limits = {layer: limit for layer, limit in enumerate(self.limits) if layer and limit is not None}
         reach = {} if self.cap is None or level != self.train_noise else {self.cap_layer: self.cap}
-        if limits and level in self.layer_losses:
-            return reach | {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
-        if level != self.train_noise:
-            return {}
-        return reach | {layer: bound for layer, bound in enumerate(self.bounds, start=1) if bound is not None}
+        if level == self.train_noise:
+            reach |= {layer: bound for layer, bound in enumerate(self.bounds, start=1) if bound is not None}
+        if level in self.layer_losses:
+            reach |= {layer: limit * self.layer_losses[level][layer - 1] for layer, limit in limits.items()}
+        return reach
 
     @model_validator(mode="before")
     @classmethod

@@ -364,7 +364,8 @@ def by_group(run: Run, levels: Levels, fingerprint: str) -> Groups:
     trained = levels[run.noise.level]
     counts = _sums(trained, torch.ones(len(trained.losses), dtype=torch.int64, device="cpu"))
     scores = [each.scores for each in levels.values()]
-    bounded = run.task.bounded and all(bool(((each >= 0) & (each <= 1)).all()) for each in scores)
+    known = run.task.bounded and run.task.higher_is_better
+    bounded = known and all(bool(((each >= 0) & (each <= 1)).all()) for each in scores)
     blocks = layer_scores(levels, MOST_BLOCKS)
     return Groups(
         noise=[*run.levels],

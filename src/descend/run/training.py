@@ -273,9 +273,10 @@ def _begun(out: Path) -> bool:
 
 def planned_steps(args: DescentConfig, windows: int) -> tuple[int, int]:
     """The number of steps of a run, and of an epoch."""
-    step = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    epoch = math.ceil(windows / step)
-    return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * windows / step), epoch
+    batch = args.train_batch_size * args.world_size
+    batches = windows // batch if args.dataloader_drop_last else math.ceil(windows / batch)
+    epoch = max(1, math.ceil(batches / args.gradient_accumulation_steps))
+    return args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * epoch), epoch
 
 
 class _StopOnSignal(TrainerCallback):

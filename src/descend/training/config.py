@@ -274,6 +274,11 @@ class DescentArguments(DescentSettings, _TrainerArguments):
                 f"{'the preset has an alpha' if self.preset else 'alpha is given'}, and strength is {self.strength}. "
                 "Leave out one of them.",
             ),
+            (
+                isinstance(alpha, list) and self.alpha_decay != 1,
+                "alpha_decay makes a schedule of one alpha; got a list of them, which is one already. Leave "
+                "alpha_decay out.",
+            ),
         )
         if self.within is not None:
             return self._near_last(depth, first)
@@ -281,7 +286,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             return self._no_worse(depth, first)
         if alpha is None:
             return DescentProblem(depth, target=GeometricTarget(self.resolved("strength"), first))
-        if self.alpha_decay != 1 and not isinstance(alpha, list):  # a schedule from the chain's start on
+        if self.alpha_decay != 1:  # a schedule from the chain's start on
             alpha = [alpha * self.alpha_decay ** max(0, layer - first) for layer in range(depth)]
         return DescentProblem(
             depth,
@@ -383,6 +388,8 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             return value
         usual = WITHOUT_ALPHA if self.alpha is None else WITH_ALPHA
         usual = usual if self.after is None else WITH_AFTER
+        if name == "resilience" and self.resolved("dual_optimizer") == "fixed":
+            return 0.0
         if name != "dual_lr":
             return usual.get(name)
         rule = self.resolved("dual_optimizer")

@@ -230,5 +230,7 @@ def paper(
         preset |= Preset({"noise": noise}, _CAP_OF_FIRST_LOSSES if cap is None else {"cap": cap})
     elif recipe.startswith("text"):
         preset |= Preset(training={"cap": _CAPS[dataset]} if dataset in _CAPS else _CAP_OF_FIRST_LOSSES)
+    if given.get("cap") is not None:  # as where one is printed
+        preset |= Preset(training={"stop_gradient": False})
     left_out = {"dual_warmup_epochs"} if "dual_warmup_steps" in given else set()
     return Preset(preset.settings, {name: each for name, each in preset.training.items() if name not in left_out})

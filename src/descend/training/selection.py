@@ -138,7 +138,9 @@ class Selection:
         Returns:
             Whether the model is feasible, and its mean loss is the lowest of those that are.
         """
-        self.verdict = self.verdicts[step] = max(verdicts, key=lambda each: each.worst)
+        self.verdict = self.verdicts[step] = max(
+            verdicts, key=lambda each: (not each.feasible, math.isnan(each.worst), each.worst)
+        )
         loss = sum(losses) / len(losses)
         feasible = self.method.asks and all(each.feasible for each in verdicts)
         if not (feasible and loss < self.least):

@@ -85,10 +85,13 @@ class Step(TrainerCallback):
         # Warm-up never starts again, not even in a longer run.
         if not (self.dual.steps and self.dual.warm):
             self.dual.warmup = args.warmup(state.max_steps, self.steps_of_epoch)
-        by_epoch = self.dual.every == "epoch"
-        self.dual.plan(math.ceil(state.max_steps / self.steps_of_epoch) if by_epoch else state.max_steps)
+        # No dual step follows the last epoch: no primal step would use it.
+        epochs = math.ceil(state.max_steps / self.steps_of_epoch)
+        self.dual.plan(max(1, epochs - 1) if self.dual.every == "epoch" else state.max_steps)
         if state.global_step:
             args.eval_on_start = False  # it was done before the interruption
+        elif self.dual.steps:
+            self._ascend(self.dual.end_epoch, 0)  # the last one of the training before
 
     def loss(
         self, model: nn.Module, inputs: dict[str, Any], targets: Tensor | int | None, state: TrainerState
