@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
@@ -153,6 +153,10 @@ class Turned(Tagger):
 
 MISFITS = {
     "a data loader": (lambda: {"data": DataLoader(samples(8))}, "training data are a DataLoader; give the data set in"),
+    "several data sets": (
+        lambda: {"data": DatasetDict(train=Dataset.from_list(samples(8)), test=Dataset.from_list(samples(8)))},
+        r"training data are several data sets: train, test. Give one of them, such as data\['train'\]",
+    ),
     "no data": (lambda: {"data": []}, r"train_dataset.*0"),
     "all at once": (
         lambda: {"model": mlp(), "task": 3, "noise": "loud"},
@@ -169,6 +173,10 @@ MISFITS = {
     "an expanded mean": (
         lambda: {"task": wrong(losses=lambda self, p, t: nn.functional.cross_entropy(p, t).expand(len(t)))},
         r"Wrong.losses.*\(2,\).*expanded",
+    ),
+    "complex losses": (
+        lambda: {"task": wrong(losses=lambda self, p, t: torch.complex(p, p).mean(1))},
+        r"Wrong.losses must return real numbers; got complex ones",
     ),
     "a score of classes": (lambda: {"task": wrong(score=lambda self, p, t: p)}, r"Wrong.score.*\(2,\).*\(2, 3\)"),
     "a target that is not there": (
@@ -226,6 +234,13 @@ MISFITS = {
         lambda: {"model": layers(), "data": [{"points": row["x"], "labels": row["labels"]} for row in samples(8)]},
         r"ResidualMLP.*'x'.*fields points, labels.*Classes.inputs",
     ),
+    "a dictionary in a sample": (
+        lambda: {"data": [{"batch": {"x": torch.rand(4)}, "labels": 1}] * 8, "collate": default_data_collator},
+        "batch is a dictionary: give its entries as fields, name them in Classes.fields, .* in Classes.inputs",
+    ),
+    "a compiled model": (lambda: {"model": torch.compile(mlp())}, "what torch.compile made of one"),
+    "a model in DataParallel": (lambda: {"model": nn.DataParallel(mlp())}, r"a DataParallel around one.*its \.module"),
+    "a name": (lambda: {"model": "bert-base-uncased"}, "got the text 'bert-base-uncased'"),
     "no labels": (lambda: {"data": [{"x": torch.rand(4)}] * 8}, r"every sample.*labels"),
     "labels alone": (lambda: {"data": [{"labels": 1}]}, None),
     "tensors": (lambda: {"data": [torch.rand(4)] * 2}, None),

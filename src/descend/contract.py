@@ -120,6 +120,7 @@ def check_data(objective: Any, datasets: Mapping[str, Any], collate: Callable[[l
     users = not (_is_known(model) and _is_known(task))
     runs = users and not any(parameter.is_meta for parameter in model.parameters())
     for name, dataset in datasets.items():
+        refuse_several(name, dataset)
         if isinstance(dataset, DataLoader):
             raise InputError(f"the {name} are a DataLoader; give the data set in it, the trainer makes the batches.")
         draws = torch.random.fork_rng(devices=cuda_devices(model))
@@ -134,6 +135,15 @@ def check_data(objective: Any, datasets: Mapping[str, Any], collate: Callable[[l
                     DryStep(objective, collate, samples, f"the {name}").check_groups()
         except InputError as error:
             raise InputError(_together([str(error)], users=users)) from None
+
+
+def refuse_several(name: str, dataset: Any) -> None:
+    """Raise an `InputError` for a dictionary of data sets, such as a `datasets.DatasetDict`."""
+    if isinstance(dataset, Mapping):
+        names = ", ".join(map(str, dataset))
+        raise InputError(
+            f"the {name} are several data sets: {names}. Give one of them, such as data[{next(iter(dataset), '')!r}]."
+        )
 
 
 class DryStep:
@@ -162,6 +172,13 @@ class DryStep:
         self.samples, self.data = samples, data
         self.batch: dict[str, Any] = {}
         advice = "If samples differ in shape, pad them, or give a data_collator that does."
+        if isinstance(samples[0], Mapping) and (
+            nested := [name for name, each in samples[0].items() if isinstance(each, Mapping)]
+        ):
+            advice = (
+                f"Each field must be a tensor or a number, and {nested[0]} is a dictionary: give its entries as "
+                f"fields, name them in {self.name}.fields, and put them together in {self.name}.inputs."
+            )
         if isinstance(samples[0], tuple | list):
             advice = f"Samples are a {type(samples[0]).__name__}; expected dictionaries with a name for each field."
         with self._blaming("collating samples", advice):
@@ -316,6 +333,8 @@ class DryStep:
         """Losses or scores must be a number for each target, and not their mean: whether not, and what to say then."""
         count = len(target)
         got = tuple(values.shape) if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        if isinstance(values, Tensor) and values.is_complex():
+            return True, f"{self.name}.{method} must return real numbers; got complex ones. Take .real or .abs()."
         if got == (count,) and count > 1 and values.stride(0) == 0:
             got = "one number expanded to it"
         return got != (count,), (
@@ -380,6 +399,19 @@ def _first_samples(dataset: Any) -> list[Any]:
 
 
 def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
+    kind = type(model).__name__
+    wraps = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    refuse(
+        (
+            "_orig_mod" in getattr(model, "_modules", {}),
+            "expected a model; got what torch.compile made of one. Give the model itself, and torch_compile=True.",
+        ),
+        (wraps, f"expected a model; got a {kind} around one. Give the model itself, which is its .module."),
+        (
+            isinstance(model, str),
+            f"expected a model; got the text {model!r}. Load it, such as by AutoModelForSequenceClassification.",
+        ),
+    )
     if isinstance(model, LayeredModel):
         depth, readout = getattr(model, "depth", None), getattr(model, "readout", None)
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:

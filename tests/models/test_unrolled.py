@@ -368,6 +368,46 @@ def test_norms_of_the_state_are_measured_where_layers_are_iterations():
     assert (untied.unit, untied.state_norms, untied.grows) == ("layer", [], False)
 
 
+class Turning(nn.Module):
+    """Steps of complex numbers, whose products are taken in another order than a readout does."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Linear(8, 8, bias=False, dtype=torch.complex64)
+        self.first, self.second = (
+            nn.Parameter(torch.randn(*size, dtype=torch.complex64)) for size in ((8, 50), (50, 8))
+        )
+        self.max_iter = 4
+
+    def forward(self, y):
+        for _ in range(self.max_iter):
+            y = self.step(y)
+        return (y @ self.first) @ self.second
+
+
+class Distance(unrolled.Recovery):
+    def losses(self, prediction, target):
+        return (prediction - target).abs().square().mean(1)
+
+
+@torch.no_grad()
+def test_a_network_of_complex_numbers_is_read_and_its_norms_are_those_of_both_parts():
+    torch.manual_seed(0)
+    network = Turning()
+    readout = lambda state: state @ (network.first @ network.second)  # noqa: E731
+    model = descend.layered(network, blocks="step", readout=readout, embeddings=None, iterations="max_iter").eval()
+    y = torch.randn(12, 8, dtype=torch.complex64)
+    data = [{"y": each, "labels": each} for each in y]
+    summary = descend.evaluate(model, data, task=Distance(), iterations=6)
+    states = [y]
+    for _ in range(6):
+        states.append(network.step(states[-1]))
+    assert summary.state_norms == pytest.approx([each.abs().square().mean().sqrt().item() for each in states], rel=1e-5)
+    other = descend.layered(network, blocks="step", readout=lambda state: 1.01 * readout(state), iterations="max_iter")
+    with pytest.raises(InputError, match="must equal"):
+        other.eval().layer_outputs({"y": y})
+
+
 @torch.no_grad()
 def test_padding_has_no_part_in_the_norm_of_a_text():
     model = text_ut().eval()

@@ -266,5 +266,7 @@ def test_scored_pairs_are_measured_by_spearman_and_certify_nothing(models, tmp_p
     out, err = said(capsys, *words, "--compare-with", "last")
     assert "Scores from 0 to 5 are scaled to 0 … 1 for the loss." in err and "spearman" in out
     assert "Spearman is not known to be a share of the samples, so no test can certify it." in out
+    certified = (*words, "--save", tmp_path / "small", "--layers", "certified")
+    assert "no test certifies layers by spearman" in said(capsys, *certified, status=2)[1].splitlines()[-1]
     run = Run.frozen(str(models / "long-bert-bare"), str(file), task="embed")
     assert len(run.samples) == 30 and not run.task.bounded and Normalize.__name__ not in run.recipe.about_model()[0]

@@ -98,6 +98,15 @@ def test_a_frozen_model_is_read_by_fitted_readouts_and_writes_nothing_unasked(mo
         run.evaluate([EarlyExits(0.1)], split="train")
 
 
+@pytest.mark.parametrize(("model", "told"), [("long-bert", True), ("long-bert-bare", False)])
+def test_a_frozen_classifiers_own_head_is_said_to_be_unused(models, reviews, capsys, model, told):
+    run = Run.frozen(str(models / model), str(reviews), most=40)
+    assert (
+        "Its own head is not used: each layer, the last one too, gets a new readout." in capsys.readouterr().err
+    ) == told
+    assert ("Its own head was not used." in run.provenance.note) == told
+
+
 def test_layers_of_validation_samples_are_read_once_and_give_the_same_as_twice(models, reviews, monkeypatch):
     run = Run.frozen(str(models / "long-bert-bare"), str(reviews), most=40)
     measured = measure(run.model, run.task, run.batches.of(run.validation))[0]

@@ -316,6 +316,10 @@ OTHERS = [
     ("layers MODELS/long-bert --data REVIEWS --out t5/config.json", "t5/config.json is a file"),
     ("layers MODELS/long-bert --data t5/config.json --dataset labelled", "line 1 has no column text"),
     ("layers MODELS/long-bert --data words/vocab.txt", "must be a folder with a folder of .txt"),
+    (
+        "layers MODELS/long-bert --data REVIEWS --save new --layers 2 --tolerance 1",
+        "--tolerance goes with --layers auto, certified or best",
+    ),
     ("layers MODELS/long-bert --data REVIEWS --image-size 8", "--image-size is none of descend train text"),
     ("layers nobody/nothing --data REVIEWS", "can't load a model from 'nobody/nothing'"),
     # Pictures and answers.

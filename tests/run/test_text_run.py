@@ -71,6 +71,20 @@ def test_a_run_is_judged_under_other_shifts_and_on_other_data(classifier, tmp_pa
         Run.read(classifier).evaluate(shift="pink")
 
 
+def test_held_out_texts_in_a_file_all_count_but_for_the_files_own_training_rows(tmp_path):
+    rows = [(row["text"], ("neg", "pos")[row["label"]]) for row in generate_reviews(100, 3)]
+    own, other = tmp_path / "own.jsonl", tmp_path / "other.jsonl"
+    for file, part in ((own, rows[:60]), (other, rows[60:])):
+        file.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in part))
+    out = trained(
+        tmp_path / "run", "text-distilbert", f"{SMALL} --depth 2 --hidden-size 16 --dataset labelled", "--data", own
+    )
+    assert [len(Run.read(out, data=data).samples) for data in (None, str(own), str(other))] == [12, 12, 40]
+    texts = [{tuple(row) for row in Run.read(out, data=data).samples["input_ids"]} for data in (None, str(own))]
+    assert texts[0] == texts[1]
+    assert len(Run.read(out / "model", task="classification", data=str(other)).samples) == 40
+
+
 @pytest.mark.slow
 def test_pairs_from_disk_end_to_end(real_data, tmp_path):
     words = ["--data", real_data / "mnli" / "nyu_tsv", "--tokenizer", real_data / "tokenizers" / "bert-base-uncased"]

@@ -80,6 +80,19 @@ def test_every_name_of_a_column_is_read(tmp_path, suffix, kind, last):
         assert labels == {f"one {row}": 1.0 if kind == "triplets" else value for row, value in enumerate(values)}
 
 
+def test_columns_that_are_not_read_are_named(tmp_path):
+    rows = [{"anchor": f"one {row}", "positive": f"two {row}", "negative_1": f"far {row}"} for row in range(20)]
+    more = {"id": 3, "negative_2": "further", "label": 1, "a": "", "b": "", "c": "", "d": ""}
+    assert read_pairs(write(tmp_path / "a.csv", [row | more for row in rows])).notes == (
+        "Not read: the columns negative_2, label, a, b, c and 1 more; rows: 20.",
+    )
+    rows = [
+        {"sentence1": row["anchor"], "sentence2": row["positive"], "score": place} for place, row in enumerate(rows)
+    ]
+    found = read_pairs(write(tmp_path / "b.csv", [row | {"split": "x"} for row in rows]))
+    assert found.notes[0] == "Not read: the columns split; rows: 20."
+
+
 def test_scores_are_scaled_by_those_of_the_training_side_and_told(tmp_path):
     write(tmp_path / "train.tsv", scored(12))
     write(tmp_path / "test.tsv", scored(4))

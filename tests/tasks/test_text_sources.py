@@ -184,6 +184,32 @@ def test_a_rare_class_is_always_learned(rare, tmp_path):
     assert sum(map(len, texts)) == len(set.union(*texts)) and abs(len(parts["test"]) - 40) < 3
 
 
+TABLE = "Text,LABEL,lang\n" + "".join(f"text {row},{'ab'[row % 2]},en\n" for row in range(20))
+
+
+def test_texts_to_test_on_alone_are_all_read(tmp_path, caplog):
+    """A file alone is split to train on, and not to test on; columns that are not read are named."""
+    table = put(tmp_path, "held.csv", TABLE)
+    sides = read_labelled(table)
+    assert (len(sides["train"]), len(sides["test"])) == (16, 4)
+    whole = read_labelled(table, to_test=True)
+    assert [*whole] == ["test"] and whole["test"]["text"][:] == [f"text {row}" for row in range(20)]
+    assert whole["test"].features["label"].names == ["a", "b"]
+    assert {record.getMessage() for record in caplog.records} == {"held.csv: not read: the column lang."}
+    one = put(tmp_path, "one.csv", "text,label\nc,b\n")
+    assert read_labelled(one, to_test=True)["test"].to_list() == [{"text": "c", "label": 0, "source": f"{one}, line 2"}]
+    (tmp_path / "folder").mkdir()
+    put(tmp_path / "folder", "test.csv", TABLE)
+    assert (
+        kind_of(tmp_path / "folder") == "labelled"
+        and len(read_labelled(tmp_path / "folder", to_test=True)["test"]) == 20
+    )
+    with pytest.raises(InputError):
+        read_labelled(tmp_path / "folder")
+    texts = grow(tmp_path / "texts", "a/1.txt a/2.txt b/1.txt b/2.txt b/3.txt b/4.txt b/5.txt")
+    assert len(read_labelled(texts, to_test=True)["test"]) == 7 > len(read_labelled(texts)["test"])
+
+
 def put(root, name, text):
     """Write a file, here or in place of another one; returns it."""
     (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -240,7 +266,7 @@ TRAIN = "multinli_1.0_train.jsonl"
         (
             read_labelled,
             lambda root: put(root, "t.csv", "text,class\na,b\n"),
-            "line 2 has no column label; it has text, class",
+            "line 2 has no column label; it has text, class. Rename the column.",
         ),
         (
             read_labelled,

@@ -447,6 +447,11 @@ def without_exits(folder):
     return Objective(type(model).from_pretrained(folder))
 
 
+class OldLoss(DescentTrainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        return super().compute_loss(model, inputs, return_outputs)
+
+
 REFUSED = [
     # data
     (lambda f: texts(f, rows(labels=(7, 2))), r"sample 7.*label 2.*0 … 1"),
@@ -481,6 +486,10 @@ REFUSED = [
     (lambda f: DescentConfig.paper("text-ut", dataset="sst2"), r"dataset.*imdb.*mnli.*'sst2'"),
     (lambda f: texts(f, compute_loss_func=lambda *_: 0), "compute_loss_func"),
     (lambda f: texts(f, model_init=lambda: None), "model_init"),
+    (lambda f: ranks.points(f, kind=OldLoss), "OldLoss.compute_loss must take num_items_in_batch"),
+    (lambda f: ranks.points(f, activation_checkpointing=True), "needs a model with gradient_checkpointing_enable"),
+    (lambda f: DescentConfig(str(f), inner_weight=0.3), "inner_weight is a setting of another method than constrained"),
+    (lambda f: DescentConfig(str(f), method="linear", r_drop=3.0), "r_drop is a setting of another method than linear"),
     (lambda f: texts(f, args={"include_for_metrics": ["inputs"]}), r"include_for_metrics.*inputs"),
     (
         lambda f: texts(f, eval_dataset=rows(), args=BY_STEPS | {"metric_for_best_model": "f1"}),

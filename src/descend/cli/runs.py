@@ -181,6 +181,10 @@ def layers(words: Sequence[str]) -> None:
             options.save is None and (options.layers, options.tolerance, options.format) != (None, None, None),
             "--layers, --tolerance and --format choose what --save writes; add --save FOLDER, or leave them out.",
         ),
+        (
+            (options.layers or "").isdecimal() and options.tolerance is not None,
+            "--tolerance goes with --layers auto, certified or best; leave it out, or the number of layers.",
+        ),
     )
     check_layers(options.layers or AUTO)
     from descend.results import ENOUGH_GROUPS, KEPT_WITHIN
@@ -210,6 +214,11 @@ def layers(words: Sequence[str]) -> None:
             how == CERTIFIED and len(run.samples) < ENOUGH_GROUPS,
             f"too few test samples to certify a layer: {len(run.samples)}, at least {ENOUGH_GROUPS} are needed, and "
             "hundreds to certify fewer layers. Give more data, or take --layers auto.",
+        ),
+        (
+            how == CERTIFIED and not run.task.bounded,
+            f"no test certifies layers by {run.task.metric}, which is not known to be a share of the samples. Take "
+            "--layers auto.",
         ),
     )
     exporting.check_choice(tolerance, int(how) if how.isdecimal() else None, run.depth, options.model)

@@ -181,6 +181,8 @@ def close(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are equal except for rounding in the coarser of their types; a NaN equals a NaN."""
     if first.shape != second.shape:
         return False
+    if first.is_complex() and second.is_complex():
+        first, second = (torch.view_as_real(each.resolve_conj()) for each in (first, second))
     if not first.is_floating_point():
         return torch.equal(first, second)
     coarser = max(torch.finfo(first.dtype).eps, torch.finfo(second.dtype).eps)

@@ -125,7 +125,8 @@ class TextRecipe(Recipe):
         from descend.recipes.corpora import CORPORA, data_name, sources_read
         from descend.tasks.text.tokens import count_cut
 
-        parts = CORPORA[self.dataset].read(data, self.keep_markup)
+        corpus = CORPORA[self.dataset]
+        parts = (corpus.read_test or corpus.read)(data, self.keep_markup)
         texts, name = parts["test"], data_name(self.dataset, data)
         encoded = self._encode(texts, tokenizer, model.saved.config)
         cut = count_cut(texts, encoded, tokenizer, self.max_length)

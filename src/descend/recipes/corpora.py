@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,17 +34,19 @@ class Corpus(NamedTuple):
         read: Reads its files, or its data set on the Hub; the second argument is ``keep_markup``.
         generate: Generates rows that stand in where no files are given; None if it can't.
         labels: Names of the classes, in the order of their numbers; empty where the files name them.
+        read_test: Reads files that are only evaluated; None if it is no other reader.
     """
 
     read: Callable[[str, bool], DatasetDict]
     generate: Callable[[int, int], list[dict[str, Any]]] | None = None
     labels: tuple[str, ...] = ()
+    read_test: Callable[[str, bool], DatasetDict] | None = None
 
 
 CORPORA = {
     "imdb": Corpus(read_imdb, generate_reviews, IMDB_LABELS),
     "mnli": Corpus(read_mnli, generate_pairs, MNLI_LABELS),
-    "labelled": Corpus(read_labelled),
+    "labelled": Corpus(read_labelled, read_test=partial(read_labelled, to_test=True)),
 }
 
 
@@ -59,7 +62,7 @@ def kind_of(place: Path) -> str:
     for folder in (train, _training_folder(place / "aclImdb")):
         if {"pos"} <= {inner.name.casefold() for inner in folders_in(folder)} <= {*IMDB_LABELS, "unsup"}:
             return "imdb"
-    if side_tables(place) or any(train.glob("*/*.txt")):
+    if side_tables(place) or side_tables(place, "test") or any(train.glob("*/*.txt")):
         return "labelled"
     if place.is_dir() and pair_files(place):
         return "mnli"

@@ -129,11 +129,12 @@ def gain_words(gain: Gain, higher_is_better: bool, other: str) -> str:
     unit, low, high = "points" if higher_is_better else "%", gain.low, gain.high
     if not math.isfinite(gain.gain):
         return f"not finite, unlike {other}"
-    words = f"{abs(gain.gain):.1f} {unit} {'better' if gain.gain >= 0 else 'worse'} than {other}"
+    change = f"{abs(gain.gain):.1f} {unit} {'better' if gain.gain >= 0 else 'worse'} than"
+    words = f"{change if abs(gain.gain) >= 0.05 else 'the same as'} {other}"
     if not (math.isfinite(low) and math.isfinite(high)):
         return words
     ends = (low, high) if gain.gain >= 0 else (-high, -low)
-    return f"{words} (95 %: {' to '.join(f'{each:.1f}' for each in ends)})".replace("-", "−")
+    return f"{words} (95 %: {' to '.join(f'{round(each, 1) + 0.0:.1f}' for each in ends)})".replace("-", "−")
 
 
 def missed_words(verdict: Verdict) -> str:

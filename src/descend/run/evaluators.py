@@ -160,7 +160,7 @@ def state_norms(run: Run, levels: Levels, *, iterations: int | None = None) -> I
             with noisy:
                 states = model.layer_outputs(inputs)
             masked = mask is not None and mask.shape == states[0].shape[: mask.ndim]
-            norms.append(torch.stack([(h[mask] if masked else h).double().square().mean().cpu() for h in states]))
+            norms.append(torch.stack([(h[mask] if masked else h).abs().double().square().mean().cpu() for h in states]))
     yield "state_norms", torch.stack(norms).mean(0).sqrt().tolist()
 
 

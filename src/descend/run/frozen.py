@@ -18,7 +18,7 @@ from descend.models import EmbedderConfig, causal, encoders, images
 from descend.models.library import unknown
 from descend.progress import is_quiet
 from descend.recipes import RECIPES
-from descend.recipes.base import config_of
+from descend.recipes.base import config_of, has_classifier
 from descend.results import CONFIG_FILE, MODELS, RESULTS, Provenance, refuse_foreign
 from descend.run.run import earlier
 from descend.settings import settings_of
@@ -77,10 +77,14 @@ def frozen(
             f"{out} holds results that are not those of {model} on these data in this form, and would be lost. Choose "
             "another folder by --out."
         )
+    if name == "text" and (Path(model) / "modules.json").is_file() and not is_quiet():
+        told = f"{model} is a SentenceTransformer: --task embed measures its layers on pairs of texts instead."
+        tqdm.write(told, file=sys.stderr)
     parts, task = recipe.load(), recipe.task()
     lines, _ = recipe.about(parts)
-    if name == "text" and (Path(model) / "modules.json").is_file():
-        lines.append(f"{model} is a SentenceTransformer: --task embed measures its layers on pairs of texts instead.")
+    own_head = name in ("text", "image") and has_classifier(config_of(model))
+    if own_head:
+        lines.append("Its own head is not used: each layer, the last one too, gets a new readout.")
     for line in [] if is_quiet() else lines:
         tqdm.write(line, file=sys.stderr)
     for passed_over in parts.notes:
@@ -94,6 +98,7 @@ def frozen(
     validation = few(parts.validation, min(most or MEASURED[name], MEASURED[name]))
     how = "by least squares to the last layer's states" if name == "lm" else "by logistic regression"
     note = f"The model was not trained. Each layer's readout was fitted {how}."
+    note += " Its own head was not used." * own_head
     if name == "embed":
         note = "The model was not trained. Every layer is read by what is behind the encoder."
 

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import Trainer, default_data_collator
 from transformers.trainer_utils import RemoveColumnsCollator, has_length
 
+from descend.contract import refuse_several
 from descend.declared import SPLITS
 from descend.errors import MissingPackageError, refuse, refusing
 from descend.evaluation.layers import Batches
@@ -168,6 +169,7 @@ def in_memory(
             ),
         ),
     )
+    refuse_several("samples", dataset)
     if dataset is None:
         dataset, split = known_data, split or "validation"
     split = split or "test"

@@ -355,6 +355,9 @@ class Run:
         if self.other == GENERATED:
             generated = replace(self.recipe, data=GENERATED).load(self.model, self.tokenizer)
             return getattr(generated, self.split), generated.name
+        source = None if self.alone else self.recipe.source
+        if source is not None and Path(source).expanduser().resolve() == Path(self.other).expanduser().resolve():
+            return getattr(self.data, self.split), self.data.name  # not what it was trained on
         return self.recipe.load_test(self.other, self.model, self.tokenizer)
 
     @property

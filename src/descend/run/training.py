@@ -186,6 +186,10 @@ def _train(
                 tqdm.write(few, file=sys.stderr)
             if (unused := passed_over(args, given)) and not quiet:
                 tqdm.write(f"{unused}: not used, since the method {args.method} has no multipliers.", file=sys.stderr)
+            stated = [flag_of(name) for name in given if name in ("alpha", "within", "strength")]
+            if stated and not trainer.method.constrained and not quiet:
+                words = f"{', '.join(stated)}: only what violations are measured by, since the method"
+                tqdm.write(f"{words} {args.method} does not train for it.", file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed

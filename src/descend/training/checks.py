@@ -141,7 +141,9 @@ def tell_idle_heads(model: LayeredModel) -> None:
     idle = [
         name
         for name, each in model.saved.named_parameters()
-        if each.grad is None and (id(each) in heads or (learns and each.requires_grad))
+        if each.grad is None
+        and ".original_module." not in name  # PEFT's frozen copy of what modules_to_save trains
+        and (id(each) in heads or (learns and each.requires_grad))
     ]
     if idle:
         names = ", ".join(idle[:MOST_NAMED]) + (f" and {len(idle) - MOST_NAMED} more" if idle[MOST_NAMED:] else "")

@@ -177,6 +177,7 @@ class DescentArguments(DescentSettings, _TrainerArguments):
         self.read_alpha()
         if self.alpha is not None and self.cap is not None and self.stop_gradient is None:
             self.stop_gradient = True
+        usual = {each.name: each.default for each in fields(self)}
         every = str(self.dual_every)
         self.dual_every = int(every) if every.isdecimal() else self.dual_every
         if self.torch_compile or self.torch_compile_backend or self.torch_compile_mode:
@@ -190,6 +191,14 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             (
                 self.max_steps == 0 or (self.max_steps < 0 and not self.num_train_epochs > 0),
                 f"max_steps or num_train_epochs must be above 0; got {self.max_steps} and {self.num_train_epochs}.",
+            ),
+            *(
+                (
+                    getattr(self, name) != usual[name],
+                    f"{name} is a setting of another method than {self.method}; got {getattr(self, name)}. Leave it "
+                    "out, or choose its method.",
+                )
+                for name in sorted(settings_of_others(self.method))
             ),
             (
                 self.exits == "shared" and CLASSES[self.method].own_exits,

@@ -4,6 +4,7 @@ They may change in any release. Public methods that a subclass may not override 
 ``tests/training/test_extension_points.py`` names all public methods, and all private ones that this file uses.
 """
 
+import inspect
 import json
 import logging
 import os
@@ -69,6 +70,13 @@ def refuse_arguments(kind: type, args: Any, kwargs: dict[str, Any]) -> None:
             raise InputError(
                 f"{each.__name__}.{name} would never be called, because Descend's comes first. Name that class first: "
                 f"class {kind.__name__}({each.__name__}, …)."
+            )
+    for each in overriding(kind, "compute_loss"):
+        taken = inspect.signature(vars(each)["compute_loss"]).parameters
+        if not ("num_items_in_batch" in taken or any(one.kind is one.VAR_KEYWORD for one in taken.values())):
+            raise InputError(
+                f"{each.__name__}.compute_loss must take num_items_in_batch, as that of Transformers does: def "
+                "compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None)."
             )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     refuse(

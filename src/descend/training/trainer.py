@@ -105,6 +105,12 @@ class DescentMixin(TrainerHooks):
                 "the noise. Leave one of them out."
             )
         self.objective = Objective(model, task, noise, sample)
+        users = self.objective.model.saved
+        if args.gradient_checkpointing and not hasattr(users, "gradient_checkpointing_enable"):
+            raise InputError(
+                "activation_checkpointing needs a model with gradient_checkpointing_enable(), as those of Transformers "
+                f"have; got a {type(users).__name__}. Leave it out, or define that method."
+            )
         self._exits_are_new = give_own_exits(self.objective, args)
         # A non-finite loss ends training, so the filter is useless, and it synchronizes with the GPU twice per batch.
         args.logging_nan_inf_filter = False

@@ -47,6 +47,9 @@ _MIXED = (
     f"{', '.join(MNLI_LABELS)}."
 )
 
+MOST_NAMED = 5
+"""Columns that a note names."""
+
 ROWS_AT_ONCE = 256
 """Anchors whose negatives are looked for at once."""
 
@@ -282,6 +285,12 @@ def _labelled(
                     f"{', '.join(map(str, row))}. Rename the column of the scores, or leave --dataset out.",
                 )
             )
+        graded = score or label if negative is None or kind == SCORED else None
+        used = {first, second, graded, negative if this == TRIPLETS else None}
+        unread = [str(name) for name in row if name not in used and str(name).casefold() not in NUMBERS]
+        if unread:
+            more = f" and {len(unread) - MOST_NAMED} more" * (len(unread) > MOST_NAMED)
+            passed[f"Not read: the columns {', '.join(unread[:MOST_NAMED])}{more}; rows"] += 1
         pair = texts[0], texts[1], None if this == SCORED or negative is None else texts[2]
         yield this, _row(*pair, value, shown(place))
     refuse(

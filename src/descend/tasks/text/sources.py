@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from descend.reading import (
 from descend.tasks.folders import class_files, class_name, class_order, folders_in, side_and_other_words, sides_in
 from descend.tasks.splits import TEST_SHARE, split_classes
 from descend.tasks.text.tokens import cleaned
+
+logger = logging.getLogger(__name__)
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 """Suffixes of files with a text in each row."""
@@ -106,7 +109,7 @@ def read_mnli(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     return DatasetDict({side: _pairs(file, keep_markup) for side, file in pair_sides(root, "test").items()})
 
 
-def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
+def read_labelled(path: str | Path, keep_markup: bool = False, *, to_test: bool = False) -> DatasetDict:
     """Read texts with classes of one's own.
 
     Args:
@@ -115,6 +118,8 @@ def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
             folder with such files for the sides that their names say, such as ``train.csv`` and ``dev.csv``. Without a
             test side, a validation side becomes one, or a fifth of each class, the same in every run.
         keep_markup: As in `read_imdb`.
+        to_test: To evaluate alone: without sides all texts are the test side, a file or folder of that side needs no
+            other, and a file may be of one class.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
@@ -124,12 +129,12 @@ def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
         InputError: If the data are missing or have another layout, there is one class only, or the training side lacks
             a class of another side.
     """
-    root = Path(path).expanduser()
+    root, fewest = Path(path).expanduser(), 1 if to_test else 2
     if root.is_file() and root.suffix.lower() in TABLES:
-        labels, rows = _labelled({"train": root}, keep_markup)
-    elif root.is_dir() and (tables := side_tables(root)):
+        labels, rows = _labelled({"test" if to_test else "train": root}, keep_markup, fewest)
+    elif root.is_dir() and (tables := side_tables(root) or (side_tables(root, "test") if to_test else {})):
         refuse_ways_out(root, tables.values())
-        labels, rows = _labelled(tables, keep_markup)
+        labels, rows = _labelled(tables, keep_markup, fewest)
     elif root.is_dir():
         labels, files = class_files(root, ".txt", {".txt"})
         rows = {side: _texts(each, root, keep_markup) for side, each in files.items()}
@@ -138,6 +143,8 @@ def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
             f"{root} must be a folder with a folder of .txt files for each class, or a file {', '.join(TABLES)} with "
             "the columns text and label, or a folder with such files for its sides. Unpack or convert other files."
         )
+    if "test" not in rows and to_test:
+        rows = {"test": rows["train"]}
     if "test" not in rows:
         every = rows["train"]
         parts = split_classes([row["text"] for row in every], [row["label"] for row in every], TEST_SHARE)
@@ -148,14 +155,15 @@ def read_labelled(path: str | Path, keep_markup: bool = False) -> DatasetDict:
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
 
 
-def side_tables(root: Path) -> dict[str, Path]:
-    """Side → its file of labelled texts in a folder; empty where there is no training file with a ``text`` column."""
+def side_tables(root: Path, side: str = "train") -> dict[str, Path]:
+    """Side → its file of labelled texts in a folder; empty where no file of one side has a ``text`` column."""
     tables = [
         file
         for file in (sorted(root.iterdir()) if root.is_dir() else ())
         if file.suffix.lower() in TABLES and file.is_file() and not is_litter(Path(file.name))
     ]
-    if not any(side_and_other_words(file.stem)[0] == "train" and "text" in columns(file) for file in tables):
+    needed = [file for file in tables if side_and_other_words(file.stem)[0] == side]
+    if not any("text" in {name.casefold() for name in columns(file)} for file in needed):
         return {}
     return sides_in(tables)
 
@@ -221,20 +229,25 @@ def _texts(files: Iterable[tuple[Path, int]], root: Path, keep_markup: bool) -> 
     return rows
 
 
-def _labelled(tables: Mapping[str, Path], keep_markup: bool) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
-    """The classes of the training file, and the rows of each side's file, each with the number of its class."""
+def _labelled(
+    tables: Mapping[str, Path], keep_markup: bool, fewest: int
+) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
+    """The classes of the training file, or of the only one, and each file's rows with the numbers of their classes."""
     found: dict[str, list[dict[str, Any]]] = {}
     for side, file in tables.items():
         rows = [values | {"source": place} for place, values in _rows(file, _LABELLED, keep_markup)]
         found[side] = [row | {"label": class_name(row["label"])} for row in rows]
-    numbers = {name: number for number, name in enumerate(class_order({row["label"] for row in found["train"]}))}
-    if len(numbers) < 2:
+        if unread := [name for name in columns(file) if name.casefold() not in _LABELLED]:
+            logger.warning("%s: not read: the column%s %s.", file.name, "s" * (len(unread) > 1), ", ".join(unread))
+    first = "train" if "train" in found else next(iter(found))
+    numbers = {name: number for number, name in enumerate(class_order({row["label"] for row in found[first]}))}
+    if len(numbers) < fewest:
         got = ", ".join(numbers) or "none"
-        raise InputError(f"{tables['train']} must have texts of at least 2 classes; got {got}.")
+        raise InputError(f"{tables[first]} must have texts of at least {fewest} class{'es' * (fewest > 1)}; got {got}.")
     for row in (row for rows in found.values() for row in rows):
         if row["label"] not in numbers:
             raise InputError(
-                f"{row['source']}: {row['label']} is a class that {tables['train']} lacks; it has "
+                f"{row['source']}: {row['label']} is a class that {tables[first]} lacks; it has "
                 f"{', '.join([*numbers][:10])}. Correct or remove the row."
             )
         row["label"] = numbers[row["label"]]
@@ -264,10 +277,13 @@ def _rows(
     """
     for place, row in records(file):
         values = {}
+        written = {name.casefold(): name for name in row}
         for name, names in columns.items():
-            column = next((each for each in names if each in row), None)
+            column = next((written[each] for each in names if each in written), None)
             if column is None:
-                raise InputError(f"{place} has no column {' or '.join(names)}; it has {', '.join(row)}.")
+                raise InputError(
+                    f"{place} has no column {' or '.join(names)}; it has {', '.join(row)}. Rename the column."
+                )
             value: Any = "" if row[column] is None else row[column]
             if name == "label" and isinstance(value, int):
                 value = str(value)
