@@ -235,8 +235,12 @@ MISFITS = {
         r"ResidualMLP.*'x'.*fields points, labels.*Classes.inputs",
     ),
     "a dictionary in a sample": (
-        lambda: {"data": [{"batch": {"x": torch.rand(4)}, "labels": 1}] * 8, "collate": default_data_collator},
-        "batch is a dictionary: give its entries as fields, name them in Classes.fields, .* in Classes.inputs",
+        lambda: {
+            "data": [{"batch": {"x": torch.rand(4)}, "labels": 1}] * 8,
+            "task": wrong(fields=("batch",)),
+            "collate": default_data_collator,
+        },
+        "batch is a dictionary: give its entries as fields, name them in Wrong.fields, .* in Wrong.inputs",
     ),
     "a compiled model": (lambda: {"model": torch.compile(mlp())}, "what torch.compile made of one"),
     "a model in DataParallel": (lambda: {"model": nn.DataParallel(mlp())}, r"a DataParallel around one.*its \.module"),

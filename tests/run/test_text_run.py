@@ -168,9 +168,9 @@ def test_a_cut_model_on_texts_of_any_classes_says_so_wherever_it_goes(models, tm
     expected = {"keep_layers": 2, "pooling": "mean", "dataset": "labelled", "noise": 0.0}
     assert {name: config.settings[name] for name in expected} == expected and config.training["learning_rate"] == 3e-5
     assert model.config.id2label == {0: "calm", 1: "fear", 2: "joy"}
-    for data in (None, str(other)):
+    for data, samples in ((None, 12), (str(other), 60)):
         summary = Run.read(out, data=data).evaluate([EarlyExits()] if data is None else [], noise=[0.0])
-        assert (summary.samples, summary.model, summary.depth) == (12, "BERT-2", 2)
+        assert (summary.samples, summary.model, summary.depth) == (samples, "BERT-2", 2)
     recipe = RECIPES["text"].kind(data=str(other), model=str(out / "model"), max_length=30).completed()
     assert recipe.pooling == "mean"
     assert torch.equal(recipe.network(recipe.load()).saved.score.weight, model.score.weight)
