@@ -155,7 +155,11 @@ MISFITS = {
     "a data loader": (lambda: {"data": DataLoader(samples(8))}, "training data are a DataLoader; give the data set in"),
     "several data sets": (
         lambda: {"data": DatasetDict(train=Dataset.from_list(samples(8)), test=Dataset.from_list(samples(8)))},
-        r"training data are several data sets: train, test. Give one of them, such as data\['train'\]",
+        r"training data are several data sets: train, test. Give one, as data\['train'\]",
+    ),
+    "columns": (
+        lambda: {"data": {"x": [[0.0] * 4] * 8, "labels": [0] * 8}},
+        r"training data are a dictionary of x, labels. Give a list of samples, or datasets.Dataset.from_dict",
     ),
     "no data": (lambda: {"data": []}, r"train_dataset.*0"),
     "all at once": (

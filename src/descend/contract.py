@@ -138,12 +138,20 @@ def check_data(objective: Any, datasets: Mapping[str, Any], collate: Callable[[l
 
 
 def refuse_several(name: str, dataset: Any) -> None:
-    """Raise an `InputError` for a dictionary of data sets, such as a `datasets.DatasetDict`."""
-    if isinstance(dataset, Mapping):
-        names = ", ".join(map(str, dataset))
-        raise InputError(
-            f"the {name} are several data sets: {names}. Give one of them, such as data[{next(iter(dataset), '')!r}]."
-        )
+    """Raise an `InputError` for a dictionary, of data sets as in a `datasets.DatasetDict` or of columns."""
+    if not isinstance(dataset, Mapping):
+        return
+    names = ", ".join(map(str, dataset))
+    sets = [hasattr(each, "column_names") or (isinstance(each, list) and _rows_of(each)) for each in dataset.values()]
+    advice = "Give a list of samples, or datasets.Dataset.from_dict(...)."
+    if sets and all(sets):
+        raise InputError(f"the {name} are several data sets: {names}. Give one, as data[{next(iter(dataset))!r}].")
+    raise InputError(f"the {name} are a dictionary of {names or 'nothing'}. {advice}")
+
+
+def _rows_of(samples: list[Any]) -> bool:
+    """Whether a list holds samples, which are dictionaries."""
+    return bool(samples) and isinstance(samples[0], Mapping)
 
 
 class DryStep:
@@ -404,7 +412,8 @@ def _layers(model: nn.Module, problems: list[str]) -> LayeredModel | None:
     refuse(
         (
             "_orig_mod" in getattr(model, "_modules", {}),
-            "expected a model; got what torch.compile made of one. Give the model itself, and torch_compile=True.",
+            "expected a model; got what torch.compile made of one. Give the model itself; in training, compile it by "
+            "torch_compile=True.",
         ),
         (wraps, f"expected a model; got a {kind} around one. Give the model itself, which is its .module."),
         (

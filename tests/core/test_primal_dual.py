@@ -123,6 +123,23 @@ def test_a_price_moves_by_its_rate_over_the_dual_steps_of_the_run(every, dual_st
     assert dual.multipliers[1:].tolist() == pytest.approx([1 - 0.5 * moves / dual_steps] * 2)
 
 
+def test_the_state_of_an_older_version_at_the_end_of_an_epoch_goes_on():
+    """It does not say how many steps there were since the dual step before."""
+    problem = DescentProblem(2, target=GeometricTarget(0.5))
+    dual, again = (PrimalDual(problem, 1.0, "price", every="epoch", horizon=10) for _ in range(2))
+    for losses in ([9.0, 9.0, 9.0], [9.0, 3.0, 1.0]):
+        dual.step(torch.tensor(losses))
+        if losses[1] == 9:
+            dual.end_epoch()
+    older = dual.state_dict()
+    del older["seen"]
+    again.load_state_dict(older)
+    for each in (dual, again):
+        each.end_epoch()
+    assert again.state_dict()["reference"].tolist() == pytest.approx([9.0, 8.7, 8.6])
+    assert torch.equal(again.multipliers, dual.multipliers)
+
+
 @pytest.mark.parametrize("every", [5, "epoch"])
 def test_the_reference_of_rare_dual_steps_is_as_recent_as_that_of_one_a_step(every):
     """Where losses stay as they are between two of them; also if the state was saved in the middle."""

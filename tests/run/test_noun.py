@@ -102,7 +102,7 @@ def test_a_frozen_model_is_read_by_fitted_readouts_and_writes_nothing_unasked(mo
 def test_a_frozen_classifiers_own_head_is_said_to_be_unused(models, reviews, capsys, model, told):
     run = Run.frozen(str(models / model), str(reviews), most=40)
     assert (
-        "Its own head is not used: each layer, the last one too, gets a new readout." in capsys.readouterr().err
+        "The model's own head is not used: each layer, the last one too, gets a new readout." in capsys.readouterr().err
     ) == told
     assert ("Its own head was not used." in run.provenance.note) == told
 

@@ -247,7 +247,7 @@ def test_settings_that_a_method_does_not_use_are_named(settings, passed_over, tm
     _, err = said(capsys, "train", *words, "--out", tmp_path / "run")
     line = f"{passed_over}: not used, since the method linear has no multipliers."
     assert [each for each in err.splitlines() if "not used" in each] == ([line] if passed_over else [])
-    told = "--alpha: only what violations are measured by, since the method linear does not train for it."
+    told = "--alpha: violations are measured by it, and the method linear does not train for it."
     assert (told in err.splitlines()) == ("--alpha" in settings)
 
 

@@ -71,7 +71,7 @@ def test_a_run_is_judged_under_other_shifts_and_on_other_data(classifier, tmp_pa
         Run.read(classifier).evaluate(shift="pink")
 
 
-def test_held_out_texts_in_a_file_all_count_but_for_the_files_own_training_rows(tmp_path):
+def test_held_out_texts_in_a_file_all_count_but_for_the_files_own_training_rows(tmp_path, caplog):
     rows = [(row["text"], ("neg", "pos")[row["label"]]) for row in generate_reviews(100, 3)]
     own, other = tmp_path / "own.jsonl", tmp_path / "other.jsonl"
     for file, part in ((own, rows[:60]), (other, rows[60:])):
@@ -83,6 +83,12 @@ def test_held_out_texts_in_a_file_all_count_but_for_the_files_own_training_rows(
     texts = [{tuple(row) for row in Run.read(out, data=data).samples["input_ids"]} for data in (None, str(own))]
     assert texts[0] == texts[1]
     assert len(Run.read(out / "model", task="classification", data=str(other)).samples) == 40
+    assert "all 40 texts are test samples; training must not have seen them" in caplog.text
+    one = tmp_path / "one.jsonl"
+    one.write_text(json.dumps({"text": rows[0][0], "label": "pos"}) + "\n")
+    assert Run.read(out, data=str(one)).samples["labels"] == [1]  # pos, which is the file's only class
+    (tmp_path / "moved").mkdir()
+    assert len(Run.read(out, data=str(own.rename(tmp_path / "moved" / own.name))).samples) == 12
 
 
 @pytest.mark.slow

@@ -84,13 +84,13 @@ def test_columns_that_are_not_read_are_named(tmp_path):
     rows = [{"anchor": f"one {row}", "positive": f"two {row}", "negative_1": f"far {row}"} for row in range(20)]
     more = {"id": 3, "negative_2": "further", "label": 1, "a": "", "b": "", "c": "", "d": ""}
     assert read_pairs(write(tmp_path / "a.csv", [row | more for row in rows])).notes == (
-        "Not read: the columns negative_2, label, a, b, c and 1 more; rows: 20.",
+        "Columns that are not read: negative_2, label, a, b, c and 1 more; rows: 20.",
     )
     rows = [
         {"sentence1": row["anchor"], "sentence2": row["positive"], "score": place} for place, row in enumerate(rows)
     ]
     found = read_pairs(write(tmp_path / "b.csv", [row | {"split": "x"} for row in rows]))
-    assert found.notes[0] == "Not read: the columns split; rows: 20."
+    assert found.notes[0] == "A column that is not read: split; rows: 20."
 
 
 def test_scores_are_scaled_by_those_of_the_training_side_and_told(tmp_path):

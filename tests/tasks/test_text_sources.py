@@ -195,7 +195,7 @@ def test_texts_to_test_on_alone_are_all_read(tmp_path, caplog):
     whole = read_labelled(table, to_test=True)
     assert [*whole] == ["test"] and whole["test"]["text"][:] == [f"text {row}" for row in range(20)]
     assert whole["test"].features["label"].names == ["a", "b"]
-    assert {record.getMessage() for record in caplog.records} == {"held.csv: not read: the column lang."}
+    assert {record.getMessage() for record in caplog.records} == {"held.csv: A column that is not read: lang."}
     one = put(tmp_path, "one.csv", "text,label\nc,b\n")
     assert read_labelled(one, to_test=True)["test"].to_list() == [{"text": "c", "label": 0, "source": f"{one}, line 2"}]
     (tmp_path / "folder").mkdir()
@@ -204,8 +204,13 @@ def test_texts_to_test_on_alone_are_all_read(tmp_path, caplog):
         kind_of(tmp_path / "folder") == "labelled"
         and len(read_labelled(tmp_path / "folder", to_test=True)["test"]) == 20
     )
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="has a test file and no training file"):
         read_labelled(tmp_path / "folder")
+    both = put(tmp_path, "both.csv", "Text,text,Label,label\nraw,one,4,a\nraw,two,5,b\n")
+    assert read_labelled(both, to_test=True)["test"]["text"][:] == ["one", "two"]
+    (tmp_path / "train").mkdir()
+    put(tmp_path / "train", "train.csv", TABLE)
+    assert len(read_labelled(tmp_path / "train", to_test=True)["test"]) == 4, "texts to train on are split"
     texts = grow(tmp_path / "texts", "a/1.txt a/2.txt b/1.txt b/2.txt b/3.txt b/4.txt b/5.txt")
     assert len(read_labelled(texts, to_test=True)["test"]) == 7 > len(read_labelled(texts)["test"])
 

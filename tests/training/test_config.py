@@ -80,6 +80,7 @@ SETTINGS = [
     ({"alpha": 0.1, "alpha_decay": 0.0}, "alpha_decay must lie in"),
     ({"alpha": [0.3, 0.2], "alpha_decay": 0.5}, "alpha_decay makes a schedule of one alpha"),
     ({"alpha": 0.1, "dual_optimizer": "fixed", "resilience": 0.1}, "a fixed penalty is on .* a resilience of 0.1"),
+    ({"alpha": 0.1, "dual_optimizer": "fixed", "slack": "explicit"}, "a fixed penalty is on .* slack 'explicit'"),
     ({"cap": 1.0}, "cap belongs to alpha"),
     ({"form": "ratio"}, "form belongs to alpha"),
     ({"after": 0}, "after must be at least 1; got 0"),
@@ -488,8 +489,14 @@ REFUSED = [
     (lambda f: texts(f, model_init=lambda: None), "model_init"),
     (lambda f: ranks.points(f, kind=OldLoss), "OldLoss.compute_loss must take num_items_in_batch"),
     (lambda f: ranks.points(f, activation_checkpointing=True), "needs a model with gradient_checkpointing_enable"),
-    (lambda f: DescentConfig(str(f), inner_weight=0.3), "inner_weight is a setting of another method than constrained"),
-    (lambda f: DescentConfig(str(f), method="linear", r_drop=3.0), "r_drop is a setting of another method than linear"),
+    (
+        lambda f: DescentConfig(str(f), inner_weight=0.3),
+        "inner_weight is a setting of the method linear; the method is constrained",
+    ),
+    (
+        lambda f: DescentConfig(str(f), method="linear", r_drop=3.0),
+        "method r-drop; the method is linear",
+    ),
     (lambda f: texts(f, args={"include_for_metrics": ["inputs"]}), r"include_for_metrics.*inputs"),
     (
         lambda f: texts(f, eval_dataset=rows(), args=BY_STEPS | {"metric_for_best_model": "f1"}),

@@ -235,6 +235,7 @@ OF_LLAMA = {"noise": 1.5, "alpha": 0.05, "cap": 12.0, "num_train_epochs": 2.0, "
         ("video-ut", {"method": "erm"}, {"tied": True}),
         ("video-dust", {"method": "erm"}, {"tied": True}),
         ("text-ut", {"method": "erm", "dataset": "imdb"}, {"tied": True}),
+        ("video-ut", {"dual_optimizer": "fixed"}, {"resilience": 0.0, "slack": "implicit"}),
         # Through both sides, whoever gives the cap.
         *(("text", {"model": "m", "dataset": name, "cap": 2.0}, {"stop_gradient": False}) for name in ("imdb", None)),
         ("image", {"model": "m", "cap": 2.0}, {"stop_gradient": False}),

@@ -183,7 +183,7 @@ def layers(words: Sequence[str]) -> None:
         ),
         (
             (options.layers or "").isdecimal() and options.tolerance is not None,
-            "--tolerance goes with --layers auto, certified or best; leave it out, or the number of layers.",
+            "--tolerance goes with --layers auto, certified or best, and not with a number. Leave one of them out.",
         ),
     )
     check_layers(options.layers or AUTO)
@@ -211,14 +211,14 @@ def layers(words: Sequence[str]) -> None:
     how = options.layers or AUTO
     refuse(
         (
-            how == CERTIFIED and len(run.samples) < ENOUGH_GROUPS,
-            f"too few test samples to certify a layer: {len(run.samples)}, at least {ENOUGH_GROUPS} are needed, and "
-            "hundreds to certify fewer layers. Give more data, or take --layers auto.",
-        ),
-        (
             how == CERTIFIED and not run.task.bounded,
             f"no test certifies layers by {run.task.metric}, which is not known to be a share of the samples. Take "
             "--layers auto.",
+        ),
+        (
+            how == CERTIFIED and len(run.samples) < ENOUGH_GROUPS,
+            f"too few test samples to certify a layer: {len(run.samples)}, at least {ENOUGH_GROUPS} are needed, and "
+            "hundreds to certify fewer layers. Give more data, or take --layers auto.",
         ),
     )
     exporting.check_choice(tolerance, int(how) if how.isdecimal() else None, run.depth, options.model)

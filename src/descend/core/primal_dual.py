@@ -102,9 +102,9 @@ class PrimalDual(Generic[P]):
                 f"resilience must be 0 (hard constraints) or positive; got {resilience}.",
             ),
             (
-                optimizer == "fixed" and resilience > 0,
-                f"a fixed penalty is on where a constraint is missed, without slack; got a resilience of {resilience}. "
-                "Leave it out.",
+                optimizer == "fixed" and (slack == "explicit" or resilience > 0),
+                f"a fixed penalty is on where a constraint is missed, without slack; got a resilience of {resilience} "
+                f"and slack {slack!r}. Leave them out.",
             ),
             (
                 slack == "explicit" and not resilience,
@@ -378,7 +378,7 @@ class PrimalDual(Generic[P]):
         if not totals[-1] > 0:
             return False
         losses = totals[:-1] / totals[-1]
-        memory = self.problem.target.memory**since if self.moved else 0.0
+        memory = self.problem.target.memory ** max(1, since) if self.moved else 0.0
         reference = memory * self._reference + (1 - memory) * losses
         units = self.problem.target.units(reference)
         gap = self.problem.violations(losses, reference) / torch.where(self.problem.in_force, units, 1.0)

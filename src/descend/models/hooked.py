@@ -375,7 +375,9 @@ def _iterations(module: nn.Module, blocks: list[str], name: str, depth: int | No
             ) from None
     if isinstance(value, bool) or not isinstance(value, int) or (depth is not None and value != depth):
         given = "is not given" if depth is None else f"is {depth}"
-        advice = "Give depth." if depth is None else "Make them equal."
+        advice = "Make them equal."
+        if not isinstance(value, int):
+            advice = "Give depth." if name in taken else "Set it to a whole number."
         raise InputError(
             f"depth must be how often the block of {kind} runs, as {name} says; {name} is "
             f"{value if isinstance(value, int) else 'no whole number'} and depth {given}. {advice}"

@@ -14,6 +14,7 @@ from descend.recipes.base import (
     Recipe,
     absolute_or_name,
     check_words,
+    class_numbers,
     has_classifier,
     head_numbers,
     load_pretrained,
@@ -122,15 +123,19 @@ class TextRecipe(Recipe):
 
     def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load the test side of another data set, and its name."""
-        from descend.recipes.corpora import CORPORA, data_name, sources_read
+        from descend.recipes.corpora import CORPORA, data_name, labels_of, sources_read
+        from descend.tasks.text import tokenize
         from descend.tasks.text.tokens import count_cut
 
         corpus = CORPORA[self.dataset]
         parts = (corpus.read_test or corpus.read)(data, self.keep_markup)
         texts, name = parts["test"], data_name(self.dataset, data)
-        encoded = self._encode(texts, tokenizer, model.saved.config)
+        config, classes = model.saved.config, labels_of(self.dataset, texts)
+        numbers = class_numbers(config, classes, config.name_or_path or "the model", self.dataset)
+        encoded = tokenize(texts, tokenizer, self.max_length, truncate=self.truncate, numbers=numbers)
         cut = count_cut(texts, encoded, tokenizer, self.max_length)
-        tell(name, sources_read(data, parts.values()), *self._notes(cut, len(texts)))
+        whole = f"all {len(texts):,} texts are test samples; training must not have seen them" * ([*parts] == ["test"])
+        tell(name, whole, sources_read(data, parts.values()), *self._notes(cut, len(texts)))
         return encoded, name
 
     def _notes(self, cut: int, texts: int) -> tuple[str, ...]:

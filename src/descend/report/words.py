@@ -133,7 +133,8 @@ def gain_words(gain: Gain, higher_is_better: bool, other: str) -> str:
     words = f"{change if abs(gain.gain) >= 0.05 else 'the same as'} {other}"
     if not (math.isfinite(low) and math.isfinite(high)):
         return words
-    ends = (low, high) if gain.gain >= 0 else (-high, -low)
+    same = abs(gain.gain) < 0.05
+    ends = (low, high) if same or gain.gain >= 0 else (-high, -low)
     return f"{words} (95 %: {' to '.join(f'{round(each, 1) + 0.0:.1f}' for each in ends)})".replace("-", "−")
 
 

@@ -84,7 +84,7 @@ def frozen(
     lines, _ = recipe.about(parts)
     own_head = name in ("text", "image") and has_classifier(config_of(model))
     if own_head:
-        lines.append("Its own head is not used: each layer, the last one too, gets a new readout.")
+        lines.append("The model's own head is not used: each layer, the last one too, gets a new readout.")
     for line in [] if is_quiet() else lines:
         tqdm.write(line, file=sys.stderr)
     for passed_over in parts.notes:

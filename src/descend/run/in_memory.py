@@ -170,6 +170,7 @@ def in_memory(
         ),
     )
     refuse_several("samples", dataset)
+    refuse_several("validation samples", validation)
     if dataset is None:
         dataset, split = known_data, split or "validation"
     split = split or "test"

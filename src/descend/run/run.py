@@ -355,9 +355,9 @@ class Run:
         if self.other == GENERATED:
             generated = replace(self.recipe, data=GENERATED).load(self.model, self.tokenizer)
             return getattr(generated, self.split), generated.name
-        source = None if self.alone else self.recipe.source
-        if source is not None and Path(source).expanduser().resolve() == Path(self.other).expanduser().resolve():
-            return getattr(self.data, self.split), self.data.name  # not what it was trained on
+        if not self.alone and _is_source(Path(self.other).expanduser(), self.recipe.source):
+            own = replace(self.recipe, data=self.other).load(self.model, self.tokenizer)
+            return getattr(own, self.split), own.name
         return self.recipe.load_test(self.other, self.model, self.tokenizer)
 
     @property
@@ -670,3 +670,11 @@ def earlier(folder: Path) -> dict[str, Any]:
     content = read_json(path) if path.is_file() else {}
     refuse((not isinstance(content, dict), f"{path} is no summary of a run. Move it, or choose another folder."))
     return dict(content)
+
+
+def _is_source(data: Path, source: str | None) -> bool:
+    """Whether data are those that a run was trained on, or seem so, because those are gone and had the same name."""
+    if source is None:
+        return False
+    known = Path(source).expanduser()
+    return known.resolve() == data.resolve() or (known.name == data.name and not known.exists())

@@ -188,8 +188,8 @@ def _train(
                 tqdm.write(f"{unused}: not used, since the method {args.method} has no multipliers.", file=sys.stderr)
             stated = [flag_of(name) for name in given if name in ("alpha", "within", "strength")]
             if stated and not trainer.method.constrained and not quiet:
-                words = f"{', '.join(stated)}: only what violations are measured by, since the method"
-                tqdm.write(f"{words} {args.method} does not train for it.", file=sys.stderr)
+                words = f"violations are measured by it, and the method {args.method} does not train for it."
+                tqdm.write(f"{', '.join(stated)}: {words}", file=sys.stderr)
         try:
             trainer.train(resume_from_checkpoint=checkpoint, calibrate=False)
         except ImportError as error:  # a setting needs a library that is not installed

@@ -17,6 +17,7 @@ from descend.methods import CLASSES
 from descend.models import MOST_LAYERS
 from descend.reading import refuse_file
 from descend.settings import (
+    METHODS,
     STATED,
     WITH_AFTER,
     WITH_ALPHA,
@@ -195,10 +196,11 @@ class DescentArguments(DescentSettings, _TrainerArguments):
             *(
                 (
                     getattr(self, name) != usual[name],
-                    f"{name} is a setting of another method than {self.method}; got {getattr(self, name)}. Leave it "
-                    "out, or choose its method.",
+                    f"{name} is a setting of the method {owner}; the method is {self.method}. Leave it out, or choose "
+                    f"--method {owner}.",
                 )
-                for name in sorted(settings_of_others(self.method))
+                for owner, names in METHODS.items()
+                for name in sorted(names & settings_of_others(self.method))
             ),
             (
                 self.exits == "shared" and CLASSES[self.method].own_exits,

@@ -11,6 +11,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def refuse_arguments(kind: type, args: Any, kwargs: dict[str, Any]) -> None:
                 f"class {kind.__name__}({each.__name__}, …)."
             )
     for each in overriding(kind, "compute_loss"):
-        taken = inspect.signature(vars(each)["compute_loss"]).parameters
+        taken = inspect.signature(attrgetter("compute_loss")(each), follow_wrapped=False).parameters
         if not ("num_items_in_batch" in taken or any(one.kind is one.VAR_KEYWORD for one in taken.values())):
             raise InputError(
                 f"{each.__name__}.compute_loss must take num_items_in_batch, as that of Transformers does: def "

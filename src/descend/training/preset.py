@@ -230,6 +230,8 @@ def paper(
         preset |= Preset({"noise": noise}, _CAP_OF_FIRST_LOSSES if cap is None else {"cap": cap})
     elif recipe.startswith("text"):
         preset |= Preset(training={"cap": _CAPS[dataset]} if dataset in _CAPS else _CAP_OF_FIRST_LOSSES)
+    if given.get("dual_optimizer") == "fixed":
+        preset |= Preset(training={"resilience": 0.0, "slack": "implicit"})
     if given.get("cap") is not None:  # as where one is printed
         preset |= Preset(training={"stop_gradient": False})
     left_out = {"dual_warmup_epochs"} if "dual_warmup_steps" in given else set()

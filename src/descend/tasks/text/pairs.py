@@ -18,7 +18,7 @@ from descend.errors import InputError, refuse
 from descend.progress import counted
 from descend.reading import plain_text, shown
 from descend.tasks.splits import TEST_SHARE, split_groups, tell_shared
-from descend.tasks.text.sources import MNLI_LABELS, TABLES, pair_sides, records
+from descend.tasks.text.sources import MNLI_LABELS, NUMBERS, TABLES, pair_sides, records, unread_words
 from descend.tasks.text.tokens import cleaned
 
 FIRST = ("anchor", "query", "question", "question1", "sentence1", "sentence_a", "premise", "text1", "text", "first")
@@ -29,9 +29,6 @@ NEGATIVE = ("negative", "negative_1", "hard_negative")
 SCORE = ("score", "scores", "similarity_score", "similarity", "relatedness_score")
 LABEL = ("gold_label", "label", "labels")
 """The names of columns in files, in small letters; the first that is there counts."""
-
-NUMBERS = ("", "id", "idx", "index", "pairid", "uid", "unnamed: 0")
-"""The names of columns that only number rows."""
 
 SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
 """The score of a pair with a label of MNLI's."""
@@ -46,9 +43,6 @@ _MIXED = (
     "{place} has another kind of label than the rows before it: {value!r}. Give all rows scores, or all rows one of "
     f"{', '.join(MNLI_LABELS)}."
 )
-
-MOST_NAMED = 5
-"""Columns that a note names."""
 
 ROWS_AT_ONCE = 256
 """Anchors whose negatives are looked for at once."""
@@ -232,6 +226,8 @@ def _labelled(
         InputError: If a row has other columns or values; or the labels are the whole numbers of MNLI's classes.
     """
     numbers: set[float] = set()
+    unread: dict[str, None] = {}
+    with_further = 0
     types: set[type] = set()
     ordered: Sequence[str] = ()
     for place, row in records(file):
@@ -287,12 +283,13 @@ def _labelled(
             )
         graded = score or label if negative is None or kind == SCORED else None
         used = {first, second, graded, negative if this == TRIPLETS else None}
-        unread = [str(name) for name in row if name not in used and str(name).casefold() not in NUMBERS]
-        if unread:
-            more = f" and {len(unread) - MOST_NAMED} more" * (len(unread) > MOST_NAMED)
-            passed[f"Not read: the columns {', '.join(unread[:MOST_NAMED])}{more}; rows"] += 1
+        further = [name for name in map(str, row) if name not in used and name.casefold() not in NUMBERS]
+        unread |= dict.fromkeys(further)
+        with_further += bool(further)
         pair = texts[0], texts[1], None if this == SCORED or negative is None else texts[2]
         yield this, _row(*pair, value, shown(place))
+    if unread:
+        passed[f"{unread_words(unread)}; rows"] += with_further
     refuse(
         (
             numbers <= _CLASS_NUMBERS and 2 in numbers,

@@ -40,6 +40,12 @@ MOST_REVIEW = 2**24
 MOST_TABLE = 2**30
 """Largest part (row group) of a file in Parquet, unpacked, in bytes."""
 
+NUMBERS = ("", "id", "idx", "index", "pairid", "uid", "unnamed: 0")
+"""The names of columns that only number rows."""
+
+MOST_NAMED = 5
+"""Columns that are not read, of which a note has the names."""
+
 TABLE_ROWS = 64
 """Rows of such a file that are read at once."""
 
@@ -118,8 +124,8 @@ def read_labelled(path: str | Path, keep_markup: bool = False, *, to_test: bool 
             folder with such files for the sides that their names say, such as ``train.csv`` and ``dev.csv``. Without a
             test side, a validation side becomes one, or a fifth of each class, the same in every run.
         keep_markup: As in `read_imdb`.
-        to_test: To evaluate alone: without sides all texts are the test side, a file or folder of that side needs no
-            other, and a file may be of one class.
+        to_test: To evaluate alone: without sides all texts are the test side; a file of that side needs no other, and
+            may be of one class.
 
     Returns:
         ``train`` and ``test``, and ``validation`` where it is given, each with ``text``, ``label``, whose feature has
@@ -135,6 +141,8 @@ def read_labelled(path: str | Path, keep_markup: bool = False, *, to_test: bool 
     elif root.is_dir() and (tables := side_tables(root) or (side_tables(root, "test") if to_test else {})):
         refuse_ways_out(root, tables.values())
         labels, rows = _labelled(tables, keep_markup, fewest)
+    elif root.is_dir() and side_tables(root, "test"):
+        raise InputError(f"{root} has a test file and no training file. Give one, such as train.csv.")
     elif root.is_dir():
         labels, files = class_files(root, ".txt", {".txt"})
         rows = {side: _texts(each, root, keep_markup) for side, each in files.items()}
@@ -143,7 +151,7 @@ def read_labelled(path: str | Path, keep_markup: bool = False, *, to_test: bool 
             f"{root} must be a folder with a folder of .txt files for each class, or a file {', '.join(TABLES)} with "
             "the columns text and label, or a folder with such files for its sides. Unpack or convert other files."
         )
-    if "test" not in rows and to_test:
+    if "test" not in rows and to_test and not side_tables(root) and not sides_in(folders_in(root)):
         rows = {"test": rows["train"]}
     if "test" not in rows:
         every = rows["train"]
@@ -235,10 +243,11 @@ def _labelled(
     """The classes of the training file, or of the only one, and each file's rows with the numbers of their classes."""
     found: dict[str, list[dict[str, Any]]] = {}
     for side, file in tables.items():
-        rows = [values | {"source": place} for place, values in _rows(file, _LABELLED, keep_markup)]
+        unread: dict[str, None] = {}
+        rows = [values | {"source": place} for place, values in _rows(file, _LABELLED, keep_markup, unread)]
         found[side] = [row | {"label": class_name(row["label"])} for row in rows]
-        if unread := [name for name in columns(file) if name.casefold() not in _LABELLED]:
-            logger.warning("%s: not read: the column%s %s.", file.name, "s" * (len(unread) > 1), ", ".join(unread))
+        if unread:
+            logger.warning("%s: %s.", file.name, unread_words(unread))
     first = "train" if "train" in found else next(iter(found))
     numbers = {name: number for number, name in enumerate(class_order({row["label"] for row in found[first]}))}
     if len(numbers) < fewest:
@@ -265,8 +274,15 @@ def _pairs(file: Path, keep_markup: bool) -> Dataset:
     return Dataset.from_list(rows)
 
 
+def unread_words(columns: Iterable[str]) -> str:
+    """That columns are not read."""
+    names = [*columns]
+    more = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
+    return f"{'Columns that are' if names[1:] else 'A column that is'} not read: {', '.join(names[:MOST_NAMED])}{more}"
+
+
 def _rows(
-    file: Path, columns: Mapping[str, tuple[str, ...]], keep_markup: bool
+    file: Path, columns: Mapping[str, tuple[str, ...]], keep_markup: bool, unread: dict[str, None] | None = None
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a file with their places, and the texts in some columns; only a label may be a whole number.
 
@@ -274,16 +290,18 @@ def _rows(
         file: A file with one of the suffixes `TABLES`.
         columns: Our name for a column → its names in files.
         keep_markup: As in `read_imdb`.
+        unread: Gets the names of the other columns.
     """
     for place, row in records(file):
-        values = {}
-        written = {name.casefold(): name for name in row}
+        values, read = {}, set()
+        written = {name.casefold(): name for name in row} | {name: name for name in row}  # an exact name counts most
         for name, names in columns.items():
             column = next((written[each] for each in names if each in written), None)
             if column is None:
                 raise InputError(
                     f"{place} has no column {' or '.join(names)}; it has {', '.join(row)}. Rename the column."
                 )
+            read.add(column)
             value: Any = "" if row[column] is None else row[column]
             if name == "label" and isinstance(value, int):
                 value = str(value)
@@ -294,6 +312,8 @@ def _rows(
             continue
         if empty := [name for name in columns if not values[name]]:
             raise InputError(f"{place}: {columns[empty[0]][0]} is empty. Remove the row.")
+        if unread is not None:
+            unread |= dict.fromkeys(name for name in row if name not in read and name.casefold() not in NUMBERS)
         yield place, values
 
 
