@@ -205,6 +205,7 @@ METHODS = Scale(
         # Short cells of the paper's main experiment, then α and dual rate of Figures 5, 14 and 15.
         Row("robustness", "UT", ["avenue"], [5], [STRONG["avenue"]], BOTH, range(5), ["untied"]),
         *(Row("robustness", "UT", [data], [5], [gamma], BOTH, range(5), ["untied"]) for data, gamma in WEAK.items()),
+        Row("robustness", "UT", ["ped2", "avenue"], [5], [0.0], BOTH, range(5), ["untied"]),
         Row("mechanism", "MiniLM", ["imdb"], [6], [1.0], ["algorithm-1"], range(5), variants=ALPHAS),
         Row("ablation", "MiniLM", ["imdb"], [6], [1.0], ["algorithm-1"], range(3), variants=DUAL_RATES),
         Row("mechanism", "MiniLM", ["imdb"], [6], [1.0], MECHANISM, range(5)),
@@ -215,6 +216,7 @@ METHODS = Scale(
         Row("robustness", "UT-text", ["imdb", "mnli"], [3], [1.0], BOTH, range(5)),
         Row(SEARCH, "DUST", ["ped2"], [5], [STRONG["ped2"]], ["algorithm-1"], [SEARCH_SEED], ["untied"]),
         *(row for noise in (STRONG, WEAK) for data, gamma in noise.items() for row in dust(data, [gamma])),
+        *(row for data in STRONG for row in dust(data, [0.0])),
         *(Row("robustness", "UT", [data], [5], more, BOTH, [0], ["untied"]) for data, more in OTHER_GAMMAS.items()),
         *(row for data, more in OTHER_GAMMAS.items() for row in dust(data, more, range(1))),
         # The replays have other seeds than their source, and are there to explain a gain.

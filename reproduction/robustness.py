@@ -86,7 +86,8 @@ def protocol(table: Table) -> pd.DataFrame:
             pair, words = [runs[runs.seed == seed] for runs in (plain, ours)], f"seed {seed}"
         else:
             pair = [plain, ours if trials.empty else trials]
-            words = f"best of {len(plain)} seeds, best of {len(pair[1])} {'seeds' if trials.empty else 'trials'}"
+            sides = ((plain, "seed"), (pair[1], "seed" if trials.empty else "trial"))
+            words = ", ".join(f"best of {len(runs)} {what}{'s' * (len(runs) > 1)}" for runs, what in sides)
         best_plain, best = (best_number(runs) for runs in pair)
         sign = sign_of(best_plain, best, place["model"] not in _of_video())
         rows.append([*place.values(), form, best_plain, best, sign, words])
