@@ -206,6 +206,7 @@ METHODS = Scale(
         Row("robustness", "UT", ["avenue"], [5], [STRONG["avenue"]], BOTH, range(5), ["untied"]),
         *(Row("robustness", "UT", [data], [5], [gamma], BOTH, range(5), ["untied"]) for data, gamma in WEAK.items()),
         Row("robustness", "UT", ["ped2", "avenue"], [5], [0.0], BOTH, range(5), ["untied"]),
+        Row("mechanism", "UT", ["ped2", "avenue"], [5], [0.0], MECHANISM, range(5), ["untied"]),
         Row("mechanism", "MiniLM", ["imdb"], [6], [1.0], ["algorithm-1"], range(5), variants=ALPHAS),
         Row("ablation", "MiniLM", ["imdb"], [6], [1.0], ["algorithm-1"], range(3), variants=DUAL_RATES),
         Row("mechanism", "MiniLM", ["imdb"], [6], [1.0], MECHANISM, range(5)),

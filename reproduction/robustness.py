@@ -15,6 +15,7 @@ from reproduction.cells import SEARCH, Cell, cells
 from reproduction.figures import plain_of
 from reproduction.grids import SCALES
 from reproduction.methods_grid import BOTH
+from reproduction.methods_grid import MECHANISM as ARMS_OF_VIDEO
 from reproduction.table import CONFIDENCE, SETTING, Gain, Table, at_levels, beyond, gain, up_to
 from reproduction.tables import best_number, published, published_place
 
@@ -236,16 +237,27 @@ def mechanism(table: Table) -> pd.DataFrame:
 
     What is as good as the chosen constraints is asked only if these are proven better than plain training.
     """
-    rows = []
     runs = table.rows[table.rows.panel.isin([PANEL, MECHANISM])] if len(table.rows) else table.rows
     of_arms = runs[runs.panel == MECHANISM]
     if of_arms.empty:
-        return pd.DataFrame(columns=["method", "seeds", "number"])
-    for name in SETTING:  # all arms have one setting
-        runs = runs[runs[name] == of_arms[name].iloc[0]]
+        return pd.DataFrame(columns=[*SETTING, "method", "seeds", "number"])
+    parts = []
+    for setting in of_arms[SETTING].drop_duplicates().itertuples(index=False):
+        here = runs[(runs[SETTING] == list(setting)).all(axis=1)]
+        parts.append(_mechanism_of(here).assign(**dict(zip(SETTING, setting, strict=True))))
+    made = pd.concat(parts)
+    return made[[*SETTING, *(name for name in made.columns if name not in SETTING)]]
+
+
+def _mechanism_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """The arms of one setting: those that are planned for it, whether or not they have runs."""
+    rows = []
     plain, chosen = (runs[(runs.arm == arm) & (runs.variant == "")] for arm in BOTH)
     explained = len(plain) > 0 and len(chosen) > 0 and gain_at(chosen, plain, SCOPES["all noise"]).surely_above(0)
+    of_texts = runs.model.iloc[0] not in _of_video()
     for name, label in LABELS.items():
+        if name not in (*BOTH, *ARMS_OF_VIDEO) and not of_texts:
+            continue
         arm, variant = ("algorithm-1", name) if "=" in name else (name, "")
         found = runs[(runs.arm == arm) & (runs.variant == variant)]
         row: dict[str, Any] = {"method": label, "seeds": len(found), "number": _mean(found) if len(found) else "–"}

@@ -157,7 +157,19 @@ def test_the_mechanism_pairs_replays_with_the_sixth_seed_too_and_counts_what_is_
     told = mechanism(table(level)).set_index("method")["as good as the chosen constraints"]
     assert list(told[["weights of seed 0, replayed", "uniform weights"]]) == ["nothing to explain", "–"]
     main = [row for row in rows if row["panel"] == "robustness"]
-    assert list(made.loc["uniform weights"])[:3] == [0, "–", "–"] and mechanism(table(main)).empty
+    assert list(made.loc["uniform weights", ["seeds", "number"]]) == [0, "–"] and mechanism(table(main)).empty
+
+
+def test_the_mechanism_of_each_setting_stands_by_itself():
+    rows = [run(TEXT, "linear", 0, [0.5] * 3, "mechanism"), run(TEXT, "erm", 0, [0.4] * 3)]
+    for data, value in (("ped2", 10.0), ("avenue", 8.0)):
+        place = VIDEO | {"data": data}
+        rows += [run(place, "erm", seed, [10.0] * 3) for seed in range(2)]
+        rows += [run(place, "linear", seed, [value] * 3, "mechanism") for seed in range(2)]
+    made = mechanism(table(rows)).set_index(["data", "method"])["against plain training, all noise"]
+    gains = {data: made[data, "weights l/L"].value for data in (TEXT["data"], "ped2", "avenue")}
+    assert gains == pytest.approx({TEXT["data"]: 25, "ped2": 0, "avenue": 20})
+    assert "their mean, constant" in made[TEXT["data"]].index and "their mean, constant" not in made["ped2"].index
 
 
 @pytest.mark.parametrize(("mean", "deviation", "level"), [(1.0, 1.0, 0.05), (0.2, 1.0, 0.05 / 6), (1.0, 2.0, 0.05 / 6)])
