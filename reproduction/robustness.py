@@ -291,6 +291,14 @@ def gain_of_setting(table: Table, model: str, data: str, gamma: float) -> Gain:
     return Gain(math.nan)
 
 
+def level_gain(table: Table, model: str, data: str, gamma: float, level: float) -> Gain:
+    """The gain at one level of the test noise in a setting; NaN without runs."""
+    for place, _, ours, _, plain in settings(table):
+        if (place["model"], place["data"], place["gamma"]) == (model, data, gamma):
+            return gain_at(ours, plain, lambda at, _: at == level)
+    return Gain(math.nan)
+
+
 def done(table: Table) -> pd.DataFrame:
     """How many cells of the grid are there, by what they are for."""
     there = {row.name: row.diverged for row in _named(table)}

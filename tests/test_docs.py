@@ -152,8 +152,8 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
         in readme
     )
     methods = table.read(records / "methods.jsonl")
-    gain = str(robustness.gain_of_setting(methods, "MiniLM", "imdb", 1.0)).replace("0.", ".").replace(" (", ", ")
-    assert f"no gain over noise is proven (IMDb {gain}" in readme
+    gain = robustness.gain_of_setting(methods, "UT", "ped2", 0.0).value
+    assert f"UT-5 trained clean gains {gain:.1f} % on Ped2; others nothing" in readme
     needed = depth.layers(methods).set_index(["model", "method"])["K within 2"]
     arms = [depth.LABELS[each] for each in ("linear", "useful-.8", "probe")]
     keep = [needed[model, arm] for model in ("DINOv2-exits", "MiniLM-exits") for arm in arms]
@@ -164,16 +164,31 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
 def test_the_page_on_noise_has_the_rows_of_the_study():
     methods = table.read(ROOT / "reproduction" / "records" / "methods.jsonl")
     page = (ROOT / "docs" / "results" / "constraints.md").read_text("utf-8")
-    names = {"MiniLM": "MiniLM-6", "UT": "UT-5, untied", "imdb": "IMDb", "mnli": "MNLI", "ped2": "Ped2"}
-    gains, best = (made(methods).set_index(["model", "data"]) for made in (robustness.fairly, robustness.protocol))
-    for place, row in gains.iterrows():
-        noise = " | ".join(str(row[scope]).replace(" %", "") for scope in robustness.SCOPES)
-        where = " | ".join([*(names[each] for each in place), f"{row.gamma:g}".replace("0.", ".")])
-        assert f"| {where} | {row['seeds of both'].split()[0]} | {row['test groups']} | {noise} |" in page
-        assert row["all noise"].verdict == "undecided"  # as the page says of all of them
+    names = {"MiniLM": "MiniLM-6", "MPNet": "MPNet-12", "UT": "UT-5"}
+    names |= {"imdb": "IMDb", "mnli": "MNLI", "ped2": "Ped2", "avenue": "Avenue"}
+    gains, best = (
+        made(methods).set_index(["model", "data", "gamma"]) for made in (robustness.fairly, robustness.protocol)
+    )
+    for (model, data, gamma), row in gains.iterrows():
+        gain = str(row["all noise"]).replace(" %", "")
+        bold = "**" * (row["all noise"].verdict != "undecided")
+        where = f"{names[model]} | {names[data]} | {gamma:g}".replace("0.", ".")
+        assert f"| {where} | {bold}{gain}{bold} |" in page
+        assert (row["all noise"].verdict == "better") == ((model, data, gamma) == ("UT", "ped2", 0)), (
+            "none else is proven"
+        )
+        seeds = {"MPNet": "1 of 1"}.get(model, "5 of 5")
+        assert row["seeds of both"] == seeds
+    noisy, clean = (float(gains.loc[("UT", "ped2", gamma), arm]) for gamma, arm in ((0.9, "plain"), (0, "constrained")))
+    assert f"mean RMSE {noisy:.1f} on Ped2, against {clean:.1f}" in " ".join(page.split())
     for data in ("imdb", "mnli"):
-        pair = [f"{best.loc[('MiniLM', data), each]:.3f}".removeprefix("0") for each in ("constrained", "plain")]
+        pair = [f"{best.loc[('MiniLM', data, 1), each]:.3f}".removeprefix("0") for each in ("constrained", "plain")]
         assert " against ".join(pair) in page
+    verdicts = [
+        robustness.level_gain(methods, "UT", "avenue", 0.0, level).verdict
+        for level in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)
+    ]
+    assert verdicts == ["better"] * 5 + ["worse"] * 3
 
 
 def test_the_pages_on_embedding_models_have_the_rows_of_their_command():
