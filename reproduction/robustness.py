@@ -283,19 +283,11 @@ def _as_good(gain: Gain) -> str:
 _BESIDE = {"erm": "plain training", "algorithm-1": "the chosen constraints", "mean-weights": "the constant mean"}
 
 
-def gain_of_setting(table: Table, model: str, data: str, gamma: float) -> Gain:
-    """The gain over all noise in a setting, against plain training of the paper's own pair; NaN without runs."""
+def gain_of_setting(table: Table, model: str, data: str, gamma: float, level: float | None = None) -> Gain:
+    """The gain in a setting over plain training of the paper's own pair, at one level or all; NaN without runs."""
     for place, _, ours, _, plain in settings(table):
         if (place["model"], place["data"], place["gamma"]) == (model, data, gamma):
-            return gain(ours, plain)
-    return Gain(math.nan)
-
-
-def level_gain(table: Table, model: str, data: str, gamma: float, level: float) -> Gain:
-    """The gain at one level of the test noise in a setting; NaN without runs."""
-    for place, _, ours, _, plain in settings(table):
-        if (place["model"], place["data"], place["gamma"]) == (model, data, gamma):
-            return gain_at(ours, plain, lambda at, _: at == level)
+            return gain(ours, plain) if level is None else gain_at(ours, plain, lambda at, _: at == level)
     return Gain(math.nan)
 
 

@@ -153,7 +153,7 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
     )
     methods = table.read(records / "methods.jsonl")
     gain = robustness.gain_of_setting(methods, "UT", "ped2", 0.0).value
-    assert f"UT-5 trained clean gains {gain:.1f} % on Ped2; others nothing" in readme
+    assert f"only UT-5 trained without noise gains: {gain:.1f} % on Ped2." in readme
     needed = depth.layers(methods).set_index(["model", "method"])["K within 2"]
     arms = [depth.LABELS[each] for each in ("linear", "useful-.8", "probe")]
     keep = [needed[model, arm] for model in ("DINOv2-exits", "MiniLM-exits") for arm in arms]
@@ -185,7 +185,7 @@ def test_the_page_on_noise_has_the_rows_of_the_study():
         pair = [f"{best.loc[('MiniLM', data, 1), each]:.3f}".removeprefix("0") for each in ("constrained", "plain")]
         assert " against ".join(pair) in page
     verdicts = [
-        robustness.level_gain(methods, "UT", "avenue", 0.0, level).verdict
+        robustness.gain_of_setting(methods, "UT", "avenue", 0.0, level).verdict
         for level in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)
     ]
     assert verdicts == ["better"] * 5 + ["worse"] * 3

@@ -142,16 +142,16 @@ def refuse_several(name: str, dataset: Any) -> None:
     if not isinstance(dataset, Mapping):
         return
     names = ", ".join(map(str, dataset))
-    sets = [hasattr(each, "column_names") or (isinstance(each, list) and _rows_of(each)) for each in dataset.values()]
-    advice = "Give a list of samples, or datasets.Dataset.from_dict(...)."
+    sets = [
+        hasattr(each, "column_names") or (isinstance(each, list) and each and isinstance(each[0], Mapping))
+        for each in dataset.values()
+    ]
     if sets and all(sets):
         raise InputError(f"the {name} are several data sets: {names}. Give one, as data[{next(iter(dataset))!r}].")
-    raise InputError(f"the {name} are a dictionary of {names or 'nothing'}. {advice}")
-
-
-def _rows_of(samples: list[Any]) -> bool:
-    """Whether a list holds samples, which are dictionaries."""
-    return bool(samples) and isinstance(samples[0], Mapping)
+    raise InputError(
+        f"the {name} are a dictionary of {names or 'nothing'}. Give a list of samples, or "
+        "datasets.Dataset.from_dict(...)."
+    )
 
 
 class DryStep:

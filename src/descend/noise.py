@@ -278,7 +278,7 @@ class StateNoise(GaussianNoise):
             if not number:
                 return args  # the input, which is noisy already
             noise: Any = copy(self)
-            noise.sigma = self._last  # the input's, not that of a state
+            noise.sigma = self._last  # the input's, not the state's
             if indices is not None:
                 noise = self.at(self.level, seed=derived(Stream.STATES, self.seed, number))
             return (noise(args[0], keep, indices), *args[1:])

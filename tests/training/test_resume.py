@@ -204,9 +204,8 @@ def test_which_model_is_the_best(tmp_path, monkeypatch, case):
     assert (state.best_global_step, state.best_metric, state.global_step) == pytest.approx(expected)
 
 
-def test_a_model_that_breaks_its_constraints_on_one_of_two_sets_meets_them_on_none(tmp_path, monkeypatch):
-    """At step 1 on the second set, at step 2 on neither, at step 3 on the first."""
-    rows = iter([(9, 6, 4, 3), (9, 6, 9, 2), *[(9, 6, 4, 3.1)] * 2, (9, 6, 9, 1), (9, 6, 4, 3)])
+def two_sets(monkeypatch, rows):
+    """Two evaluation sets, whose layers' losses are these, one row for each evaluation of a set."""
     measure = DescentTrainer._measure
 
     def of_set(self, *given, **options):
@@ -214,7 +213,13 @@ def test_a_model_that_breaks_its_constraints_on_one_of_two_sets_meets_them_on_no
         return replace(found, losses=torch.tensor(next(rows), dtype=torch.float64).expand_as(found.losses))
 
     monkeypatch.setattr(DescentTrainer, "_measure", of_set)
-    sets = {"eval_dataset": {name: own.samples(12, 1) for name in ("one", "two")}}
+    return {"eval_dataset": {name: own.samples(12, 1) for name in ("one", "two")}}
+
+
+def test_a_model_that_breaks_its_constraints_on_one_of_two_sets_meets_them_on_none(tmp_path, monkeypatch):
+    """At step 1 on the second set, at step 2 on neither, at step 3 on the first."""
+    rows = iter([(9, 6, 4, 3), (9, 6, 9, 2), *[(9, 6, 4, 3.1)] * 2, (9, 6, 9, 1), (9, 6, 4, 3)])
+    sets = two_sets(monkeypatch, rows)
     best = {"load_best_model_at_end": True, "metric_for_best_model": "one_loss", "alpha": "0.2", "cap": 99.0}
     ours = ranks.points(tmp_path, given=sets, **EVERY | best | {"max_steps": 3})
     ours.train()
@@ -226,14 +231,7 @@ def test_a_model_that_breaks_its_constraints_on_one_of_two_sets_meets_them_on_no
 def test_the_verdict_of_several_sets_is_that_of_one_that_breaks_its_constraints(tmp_path, monkeypatch):
     """The first set misses a bound by .4 of 80, less than 1 %, and the second by .08 of .8."""
     rows = cycle([(100, 80.4, 60, 40), (1, 0.88, 0.7, 0.5)])
-    measure = DescentTrainer._measure
-
-    def of_set(self, *given, **options):
-        found = measure(self, *given, **options)
-        return replace(found, losses=torch.tensor(next(rows), dtype=torch.float64).expand_as(found.losses))
-
-    monkeypatch.setattr(DescentTrainer, "_measure", of_set)
-    sets = {"eval_dataset": {name: own.samples(12, 1) for name in ("one", "two")}}
+    sets = two_sets(monkeypatch, rows)
     ours = ranks.points(tmp_path, given=sets, alpha="0.2", **EVERY | {"max_steps": 1})
     ours.train()
     assert (ours.verdict.status, ours.verdict.violated) == ("broken", [1])

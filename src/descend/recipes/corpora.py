@@ -62,7 +62,7 @@ def kind_of(place: Path) -> str:
     for folder in (train, _training_folder(place / "aclImdb")):
         if {"pos"} <= {inner.name.casefold() for inner in folders_in(folder)} <= {*IMDB_LABELS, "unsup"}:
             return "imdb"
-    if side_tables(place) or side_tables(place, "test") or any(train.glob("*/*.txt")):
+    if side_tables(place, "train", "test") or any(train.glob("*/*.txt")):
         return "labelled"
     if place.is_dir() and pair_files(place):
         return "mnli"

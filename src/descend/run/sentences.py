@@ -117,7 +117,7 @@ class SentenceTransformers(Format):
             return f"Load it with `SentenceTransformer`. It holds {parts}.{cut}"
         return (
             f"Load it with `SentenceTransformer`. It holds {parts}, and no readout: it gives the embeddings of layer "
-            f"{self.layers}. Metrics of layers are those of readouts, by which layers were compared.{cut}"
+            f"{self.layers}. Layers were compared by readouts; metrics below, if there are any, are theirs.{cut}"
         )
 
     def serving_line(self, plain: PreTrainedModel, folder: Path) -> str:

@@ -76,7 +76,7 @@ def refuse_arguments(kind: type, args: Any, kwargs: dict[str, Any]) -> None:
         taken = inspect.signature(attrgetter("compute_loss")(each), follow_wrapped=False).parameters
         if not ("num_items_in_batch" in taken or any(one.kind is one.VAR_KEYWORD for one in taken.values())):
             raise InputError(
-                f"{each.__name__}.compute_loss must take num_items_in_batch, as that of Transformers does: def "
+                f"{each.__name__}.compute_loss must take num_items_in_batch, as in Transformers: def "
                 "compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None)."
             )
     started = int(os.environ.get("WORLD_SIZE", "1"))

@@ -44,7 +44,7 @@ NUMBERS = ("", "id", "idx", "index", "pairid", "uid", "unnamed: 0")
 """The names of columns that only number rows."""
 
 MOST_NAMED = 5
-"""Columns that are not read, of which a note has the names."""
+"""A note names so many of the columns that are not read."""
 
 TABLE_ROWS = 64
 """Rows of such a file that are read at once."""
@@ -136,13 +136,14 @@ def read_labelled(path: str | Path, keep_markup: bool = False, *, to_test: bool 
             a class of another side.
     """
     root, fewest = Path(path).expanduser(), 1 if to_test else 2
+    tables = side_tables(root, "train", "test")
     if root.is_file() and root.suffix.lower() in TABLES:
         labels, rows = _labelled({"test" if to_test else "train": root}, keep_markup, fewest)
-    elif root.is_dir() and (tables := side_tables(root) or (side_tables(root, "test") if to_test else {})):
+    elif tables:
+        if "train" not in tables and not to_test:
+            raise InputError(f"{root} has a test file and no training file. Give one, such as train.csv.")
         refuse_ways_out(root, tables.values())
         labels, rows = _labelled(tables, keep_markup, fewest)
-    elif root.is_dir() and side_tables(root, "test"):
-        raise InputError(f"{root} has a test file and no training file. Give one, such as train.csv.")
     elif root.is_dir():
         labels, files = class_files(root, ".txt", {".txt"})
         rows = {side: _texts(each, root, keep_markup) for side, each in files.items()}
@@ -151,7 +152,7 @@ def read_labelled(path: str | Path, keep_markup: bool = False, *, to_test: bool 
             f"{root} must be a folder with a folder of .txt files for each class, or a file {', '.join(TABLES)} with "
             "the columns text and label, or a folder with such files for its sides. Unpack or convert other files."
         )
-    if "test" not in rows and to_test and not side_tables(root) and not sides_in(folders_in(root)):
+    if "test" not in rows and to_test and not tables and not sides_in(folders_in(root)):
         rows = {"test": rows["train"]}
     if "test" not in rows:
         every = rows["train"]
@@ -163,14 +164,14 @@ def read_labelled(path: str | Path, keep_markup: bool = False, *, to_test: bool 
     return DatasetDict({side: Dataset.from_list(each, features) for side, each in rows.items()})
 
 
-def side_tables(root: Path, side: str = "train") -> dict[str, Path]:
-    """Side → its file of labelled texts in a folder; empty where no file of one side has a ``text`` column."""
+def side_tables(root: Path, *sides: str) -> dict[str, Path]:
+    """Side → its file of labelled texts in a folder; empty where no file of these sides has a ``text`` column."""
     tables = [
         file
         for file in (sorted(root.iterdir()) if root.is_dir() else ())
         if file.suffix.lower() in TABLES and file.is_file() and not is_litter(Path(file.name))
     ]
-    needed = [file for file in tables if side_and_other_words(file.stem)[0] == side]
+    needed = [file for file in tables if side_and_other_words(file.stem)[0] in sides]
     if not any("text" in {name.casefold() for name in columns(file)} for file in needed):
         return {}
     return sides_in(tables)
