@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from descend.cli import main
 from descend.extras import EXTRAS, required
 from descend.recipes import RECIPES
-from tests.support.cases import slow
 from tests.support.documented import ROOT
 from tests.support.runs import put
 from tests.support.sources import clips
@@ -283,34 +283,42 @@ print(main(["train", "video-ut", *words]), main(["evaluate", "run"]))
 @pytest.mark.parametrize(
     ("argv", "module"),
     [
-        *(
-            slow((argv, module))
-            for argv, module in (
-                (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
-                (["demo"], "PIL"),
-                (["demo"], "matplotlib"),
-                (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),
-                (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
-                (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
-                (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "matplotlib"),
-                (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
-                (["layers", "MODEL", "--data", "generated", "--save", "small", "--format", "onnx"], "onnxruntime"),
-                (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
-            )
-        ),
-        slow((["report", "RUN"], "matplotlib")),
+        (["train", "video-ut", "--data", "generated", "--out", "run"], "av"),
+        (["demo"], "PIL"),
+        (["demo"], "matplotlib"),
+        (["train", "text-ut", "--data", "generated", "--out", "run"], "datasets"),
+        (["train", "llm-sft", "--data", "generated", "--out", "run"], "trl"),
+        (["train", "llm-sft", "--data", "generated", "--out", "run"], "peft"),
+        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "matplotlib"),
+        (["sweep", "text-ut", "--data", "generated", "--trials", "1", "--out", "search"], "optuna"),
+        (["layers", "MODEL", "--data", "generated", "--save", "small", "--format", "onnx"], "onnxruntime"),
+        (["tasks", "RUN", "--tasks", "arc_easy", "--out", "out.json"], "lm_eval"),
+        (["report", "RUN"], "matplotlib"),
         (["privacy", "--noise", "1"], "dp_accounting"),
     ],
 )
+@pytest.mark.slow
 def test_a_missing_extra_is_one_line_that_says_what_to_install(tmp_path, without, argv, module):
     put(tmp_path, {"RUN/config.json": '{"recipe": "video-ut"}', "RUN/summary.json": "{}"})
     done = without([module], saying(*argv), tmp_path)
-    extra = next(modules for modules in EXTRAS.values() if module in modules)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
+    assert_says_what_to_install(line, module)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_module_is_one_line_in_this_process_too(monkeypatch, capsys):
+    for name in ("dp_accounting", "dp_accounting.gaussian_mechanism"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["privacy", "--noise", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert_says_what_to_install(line, "dp_accounting")
+
+
+def assert_says_what_to_install(line: str, module: str) -> None:
+    extra = next(modules for modules in EXTRAS.values() if module in modules)
     assert line.startswith("descend: ") and f"needs the package {extra[module]}," in line
     assert line.endswith("pip install " + " ".join(dict.fromkeys(extra.values())))
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
