@@ -101,6 +101,7 @@ METHODS = Scale(
         "mnist": {"data": "{data}/mnist"},
         "ped2": {"data": "{data}/video/ped2"},
         "avenue": {"data": "{data}/video/Avenue Dataset"},
+        "ped1": {"data": "{data}/video/UCSD_Anomaly_Dataset.v1p2/UCSDped1/Test"},
     },
     models={
         "MiniLM-exits": Model(
@@ -207,6 +208,8 @@ METHODS = Scale(
         *(Row("robustness", "UT", [data], [5], [gamma], BOTH, range(5), ["untied"]) for data, gamma in WEAK.items()),
         Row("robustness", "UT", ["ped2", "avenue"], [5], [0.0], BOTH, range(5), ["untied"]),
         Row("mechanism", "UT", ["ped2", "avenue"], [5], [0.0], MECHANISM, range(5), ["untied"]),
+        Row("robustness", "UT", ["ped1"], [5], [0.0], BOTH, range(5), ["untied"]),
+        Row("mechanism", "UT", ["ped1"], [5], [0.0], ["useful-.8"], range(5), ["untied"]),
         Row("mechanism", "MiniLM", ["imdb"], [6], [1.0], ["algorithm-1"], range(5), variants=ALPHAS),
         Row("ablation", "MiniLM", ["imdb"], [6], [1.0], ["algorithm-1"], range(3), variants=DUAL_RATES),
         Row("mechanism", "MiniLM", ["imdb"], [6], [1.0], MECHANISM, range(5)),
