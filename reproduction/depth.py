@@ -86,7 +86,10 @@ def difference(ours: pd.DataFrame, theirs: pd.DataFrame, comparisons: int = 1) -
 
 
 def worse_at(arms: dict[str, pd.DataFrame]) -> dict[str, list[int]]:
-    """Arm → the layers from 1 on at which another arm is better, by intervals that are simultaneous over the layers."""
+    """Arm → the layers from 1 on at which another arm is better.
+
+    By intervals over seeds that are simultaneous over the layers, but neither over arms nor over test samples.
+    """
     worse: dict[str, set[int]] = {arm: set() for arm in arms}
     for one, other in permutations(arms, 2):
         depth = len(arms[one].metrics.iloc[0]) - 1

@@ -128,10 +128,10 @@ class Gain:
     def __str__(self) -> str:
         if not math.isfinite(self.value):
             return {math.inf: "the other diverged", -math.inf: "diverged"}.get(self.value, "–")
-        # The sum with 0 makes 0 of −0.
-        value, low, high = (f"{round(each, 1) + 0.0:+.1f}" for each in (self.value, self.low, self.high))
+        # The sum with 0 makes 0 of −0. An end near 0 has a second decimal, so that one sees on which side of 0 it is.
+        low, high = (f"{end:+.{1 if abs(end) >= 0.05 else 2}f}" for end in (self.low, self.high))
         interval = "" if math.isnan(self.low) else f" ({low} to {high})"
-        return f"{value} %{interval}".replace("-", "−")
+        return f"{round(self.value, 1) + 0.0:+.1f} %{interval}".replace("-", "−")
 
 
 def at_levels(rows: pd.DataFrame, wanted: Callable[[float, float], bool]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from benchmarks import embedding
 from descend.results import Guarantee, RunConfig, Summary
-from reproduction import depth, picture, robustness, table, tables
+from reproduction import depth, picture, robustness, table
 from tests.support.cases import slow
 from tests.support.documented import ROOT
 
@@ -145,19 +145,22 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
 
     study = table.read(records / "study.jsonl")
     minilm = study.where(model="MiniLM", data="imdb", gamma=1, arm="paper")
-    assert f"held in {minilm.holds.sum()} of {len(minilm)} runs of MiniLM" in readme
-    unrolled, dust = study.where(model=["UT", "DUST"], arm="paper"), list(tables.primaries(study).gain)[4]
-    assert (
-        f"held in {unrolled.holds.sum()} of {len(unrolled)} runs of UT and DUST; DUST-5 loses {-dust.value:.0f} %"
-        in readme
-    )
+    untied = study.where(model="UT", arm="algorithm-1", form="untied", depth=5, panel="main")
+    unrolled = study.where(model=["UT", "DUST"], arm="paper")
+    held = [f"{runs.holds.sum()} of {len(runs)}" for runs in (untied, unrolled, minilm)]
+    assert "held in {} runs of untied UT-5 on test data, in {} of UT and DUST, in {} of MiniLM.".format(*held) in readme
     methods = table.read(records / "methods.jsonl")
-    gain = robustness.gain_of_setting(methods, "UT", "ped2", 0.0).value
-    assert f"only UT-5 trained without noise gains: {gain:.1f} % on Ped2." in readme
+    ped2, ped1, avenue = (robustness.gain_of_setting(methods, "UT", data, 0.0) for data in ("ped2", "ped1", "avenue"))
+    assert {ped2.verdict, ped1.verdict} == {"better"} and avenue.verdict == "worse"
+    told = (
+        f"{ped2.value:.1f} % less RMSE on Ped2, {ped1.value:.1f} % less on Ped1, {-avenue.value:.1f} % more on Avenue."
+    )
+    assert told in readme
     needed = depth.layers(methods).set_index(["model", "method"])["K within 2"]
     arms = [depth.LABELS[each] for each in ("linear", "useful-.8", "probe")]
     keep = [needed[model, arm] for model in ("DINOv2-exits", "MiniLM-exits") for arm in arms]
-    told = "DINOv2-S needs {} of 12 layers (`useful` at .8: {}, plain: {}), MiniLM {} of 6 ({}, {})"
+    told = "DINOv2-S needs {} of 12 with `linear`, the default of texts and images (`useful` at .8: {}, plain: {}), "
+    told += "MiniLM {} of 6 ({}, {})"
     assert f"{told.format(*keep)}." in readme
 
 
@@ -165,30 +168,44 @@ def test_the_page_on_noise_has_the_rows_of_the_study():
     methods = table.read(ROOT / "reproduction" / "records" / "methods.jsonl")
     page = (ROOT / "docs" / "results" / "constraints.md").read_text("utf-8")
     names = {"MiniLM": "MiniLM-6", "MPNet": "MPNet-12", "UT": "UT-5"}
-    names |= {"imdb": "IMDb", "mnli": "MNLI", "ped2": "Ped2", "avenue": "Avenue"}
+    names |= {"imdb": "IMDb", "mnli": "MNLI", "ped2": "Ped2", "avenue": "Avenue", "ped1": "Ped1"}
     gains, best = (
         made(methods).set_index(["model", "data", "gamma"]) for made in (robustness.fairly, robustness.protocol)
     )
     for (model, data, gamma), row in gains.iterrows():
-        gain = str(row["all noise"]).replace(" %", "")
-        bold = "**" * (row["all noise"].verdict != "undecided")
-        where = f"{names[model]} | {names[data]} | {gamma:g}".replace("0.", ".")
-        assert f"| {where} | {bold}{gain}{bold} |" in page
-        assert (row["all noise"].verdict == "better") == ((model, data, gamma) == ("UT", "ped2", 0)), (
-            "none else is proven"
-        )
-        seeds = {"MPNet": "1 of 1"}.get(model, "5 of 5")
-        assert row["seeds of both"] == seeds
+        assert row["seeds of both"] == {"MPNet": "1 of 1"}.get(model, "5 of 5")
+        if gamma:
+            where = f"{names[model]} | {names[data]} | {gamma:g} | {row['α']}".replace("0.", ".")
+            assert f"| {where} | {row['holds']} | {_interval(row['all noise'])} |" in page
+            assert row["all noise"].verdict != "better", "trained with noise no gain is proven"
+    arms = robustness.mechanism(methods)
+    beside = "against plain training, all noise"
+    clean = arms[arms.model == "UT"].set_index(["method", "data"])[beside]
+    for label, words in {
+        "constrained, chosen": "the paper's constraints",
+        "geometric bounds": "geometric bounds, `useful` at .8",
+        "weights l/L": "weights l/L, `linear`",
+    }.items():
+        cells = [_interval(clean[label, data]) for data in ("ped2", "avenue", "ped1")]
+        assert f"| {words} | {' | '.join(cells)} |" in page
+    texts = arms[arms.model == "MiniLM"].set_index("method")
+    several = [texts.loc[f"constrained, α = {alpha}"] for alpha in (".226", ".4")]
+    assert "MiniLM has {} and {} on IMDb".format(*(_interval(row[beside]) for row in several)) in " ".join(page.split())
+    assert {row.seeds for row in several} == {3}
     noisy, clean = (float(gains.loc[("UT", "ped2", gamma), arm]) for gamma, arm in ((0.9, "plain"), (0, "constrained")))
     assert f"mean RMSE {noisy:.1f} on Ped2, against {clean:.1f}" in " ".join(page.split())
     for data in ("imdb", "mnli"):
         pair = [f"{best.loc[('MiniLM', data, 1), each]:.3f}".removeprefix("0") for each in ("constrained", "plain")]
-        assert " against ".join(pair) in page
+        assert " against ".join(pair) in " ".join(page.split())
     verdicts = [
         robustness.gain_of_setting(methods, "UT", "avenue", 0.0, level).verdict
         for level in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)
     ]
     assert verdicts == ["better"] * 5 + ["worse"] * 3
+
+
+def _interval(gain):
+    return str(gain).replace(" %", "")
 
 
 def test_the_pages_on_embedding_models_have_the_rows_of_their_command():

@@ -30,7 +30,8 @@ def run(place, arm, seed, values, panel="robustness", variant="", validation=Non
         **{"name": f"{place['model']}-{arm}-{variant}-{seed}", "panel": panel, **place, "arm": arm, "variant": variant},
         **{"seed": seed, "diverged": False, "noise": NOISE, "values": values, "number": number, "counts": [1] * 20},
         **{"validation": validation or values, "scores": scores, "root": not higher, "device": "cpu", "seconds": 9.0},
-        **{"settings": {"learning_rate": 1e-3}, "metric": "accuracy" if higher else "rmse", "sigma": 0.179},
+        **{"settings": {"learning_rate": 1e-3, "alpha": 0.1, "dual_lr": 0.5}, "holds": seed < 3},
+        **{"metric": "accuracy" if higher else "rmse", "sigma": 0.179},
         **{"trained": {"multiplier": {"1": 0.25, "2": 0.5}}} | more,
     }
 
@@ -122,6 +123,7 @@ def test_fair_gains_are_of_shared_seeds_apart_by_training_noise_and_without_the_
     assert (row["seeds of both"], row["test groups"]) == ("2 of 4", 20)
     assert (row["plain"], row["constrained"], row["Σλ at the end"]) == ("1.4", "1.58", 0.75)
     assert row["learning rates"] == "0.001"
+    assert (row["α"], row["η_λ"], row["holds"]) == ("0.1", "0.5", "2 of 3")
     at_most = [each | {"gamma": 2.0} for each in rows if each["panel"] == "robustness"]
     assert str(fairly(table(at_most)).beyond[0]) == "–"  # no test noise is above that of training
 
