@@ -58,6 +58,10 @@ def _influences(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return (sums - sizes * mean) / (sizes.sum() - sizes)
 
 
+ALONE = 0.999
+"""The share of the samples from which on one group decides alone: a single degree of freedom."""
+
+
 def degrees_of_freedom(sizes: np.ndarray) -> float:
     """2 E[V]² / Var[V] of the jackknife's variance V, if the means of the groups are normal with one variance.
 
@@ -69,11 +73,13 @@ def degrees_of_freedom(sizes: np.ndarray) -> float:
         sizes: Samples in each group, (G,).
 
     Returns:
-        NaN for a single group.
+        NaN for a single group. 1, the fewest, where one group has nearly all samples: there the terms cancel.
     """
     if len(sizes) < 2:
         return np.nan
     shares = sizes / sizes.sum()
+    if shares.max() > ALONE:
+        return 1.0
     d = (shares / (1 - shares)) ** 2
     total, ww, wd, dd = d.sum(), shares @ shares, shares @ d, d @ d
     trace = total - 2 * wd + total * ww

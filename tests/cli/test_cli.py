@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from descend import progress
 from descend.cli import COMMANDS, main
-from descend.cli.parsing import levels
+from descend.cli.parsing import Parser, levels
 from descend.recipes import RECIPES
 from descend.results import read_config, write_json
 from tests.support.runs import RUN, said
@@ -132,6 +133,16 @@ def test_an_infeasible_end_is_loud(capsys, tmp_path):
     assert "WARNING: No evaluated model met the constraints: " in err
     (tmp_path / "run" / "best_feasible").mkdir()
     assert f"descend evaluate {tmp_path / 'run'} --model best_feasible" in said(capsys, *train, "--resume")[1]
+
+
+def test_a_home_that_the_shell_left_as_it_is_is_the_home(tmp_path, monkeypatch):
+    """No shell expands it behind the sign of equality."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parser = Parser()
+    for name in ("--out", "--save"):
+        parser.add_argument(name, type=Path)
+    options = parser.parse_args(["--out=~/run", "--save=~/small"])
+    assert (options.out, options.save) == (tmp_path / "run", tmp_path / "small")
 
 
 @pytest.mark.parametrize(

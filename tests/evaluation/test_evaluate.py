@@ -23,7 +23,7 @@ from descend.results import Decisions, read_summary
 from descend.run import EarlyExits, LinearProbes
 from descend.run.evaluators import MOST_CHARACTERS
 from descend.tasks.images import ImageClassification
-from descend.tasks.text import generate_reviews, learn_tokenizer, read_imdb, tokenize
+from descend.tasks.text import Classification, generate_reviews, learn_tokenizer, read_imdb, tokenize
 from tests.support import ranks, subjects, texts
 from tests.support.networks import QUIET, network
 from tests.support.own import Classes, layers, mlp, samples
@@ -242,6 +242,46 @@ def test_the_exits_of_a_plain_classifier_are_certified_on_generated_texts_that_i
     assert DescentClassifier.from_pretrained(plain / "model").exit.risk == 0.5
     summary = read_summary(plain / "model")
     assert (summary.dataset, summary.samples) == ("generated imdb", 20)
+
+
+def test_what_chooses_exits_of_a_model_without_its_run_is_not_what_judges_them(plain, tmp_path):
+    """Of a table without splits a fifth is for test, and exits are chosen on a fifth of the others."""
+    rows = [{"text": f"{'good' if row % 2 else 'bad'} film {row}", "label": row % 2} for row in range(100)]
+    table = tmp_path / "rows.jsonl"
+    table.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    run = Run.read(plain / "model", **TASK, data=str(table), unseen=True)
+    assert len(run.samples) == 100, "alone all are evaluated"
+    summary = run.evaluate([EarlyExits(0.5, 0.5)], noise=[0.0])
+    assert summary.samples == len(run.data.test) == 20
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_a_stream_and_no_validation_samples_are_refused_in_one_line(validation):
+    given = {"validation": iter(samples(20, 1))} if validation else {}
+    data = samples(20, 2) if validation else iter(samples(20, 2))
+    with pytest.raises(InputError, match=f"{'validation ' * validation}samples in a list.*a stream. Read it into"):
+        descend.evaluate(layers(), data, task=Classes(), **given)
+    with pytest.raises(InputError, match="expected validation samples; got none"):
+        descend.evaluate(layers(), samples(20, 2), task=Classes(), validation=[])
+
+
+def test_validation_samples_that_are_the_evaluated_ones_choose_nothing_and_it_is_said(capsys):
+    data, told = samples(20, 2), "the validation samples are the evaluated ones, so no K is chosen"
+    assert descend.evaluate(layers(), data, task=Classes(), validation=data).validation is None
+    assert told in capsys.readouterr().err
+    with pytest.raises(InputError, match=told):
+        descend.evaluate(layers(), data, task=Classes(), validation=data, compare_with="best")
+
+
+def test_a_model_in_memory_with_weights_that_are_no_numbers_is_named_and_has_nothing_right(capsys):
+    model = layers()
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    with pytest.raises(InputError, match="must be numbers; got NaN"):
+        descend.evaluate(model, samples(20, 2), task=Classes())
+    assert "WARNING: the model has weights that are NaN or infinite: " in capsys.readouterr().err
+    logits = torch.tensor([[float("nan"), 0.0], [1.0, 0.0]])
+    assert Classification().score(logits, torch.tensor([0, 0])).tolist() == [0.0, 1.0]
 
 
 def test_the_labels_of_a_head_are_met_by_their_names(plain):

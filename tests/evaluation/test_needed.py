@@ -13,13 +13,15 @@ from torch.nn.utils.rnn import pad_sequence
 from descend import InputError
 from descend.evaluation.layers import Batches, survey
 from descend.evaluation.needed import Against, held, held_to_plain, layers_needed
-from descend.jackknife import fewest_groups
+from descend.jackknife import degrees_of_freedom, fewest_groups
 from descend.report.answer import Answer
 from descend.report.terminal import answer_lines
+from descend.report.words import gain_words
 from descend.results import (
     KEPT_WITHIN,
     SHARED,
     Choice,
+    Gain,
     Groups,
     LayerGroups,
     LayerScores,
@@ -71,6 +73,34 @@ def test_few_groups_that_are_much_worse_move_the_upper_end_by_johnsons_term(sign
     term = (parts**3).sum() / (parts**2).sum() * (1 + 2 * quantile**2) / 6
     assert term * sign > 0.01
     assert high[0] - mean[0] == pytest.approx(width + max(term, 0.0)) and mean[0] - low[0] == pytest.approx(width)
+
+
+def test_answers_that_are_all_alike_leave_room_for_one_that_is_lost():
+    """A layer that loses 1 % of the answers loses none of 60 in 55 % of the draws; its interval must cover 1 %."""
+    right = (np.arange(60) % 3 > 0).astype(float)
+    one = Against(np.ones(60), np.stack([right, right], 1), right, False, True, np.ones(60), True)
+    gain = one.gain(0)
+    width = 100 * student.ppf(0.975, 59) / 62
+    assert (gain.gain, gain.low, gain.high) == pytest.approx((0, -width, width)) and width > 1
+
+
+@pytest.mark.parametrize("largest", [10**4, 10**5, 10**7])
+def test_a_group_with_nearly_all_samples_leaves_one_degree_of_freedom(largest):
+    """tr(A)² / tr(A²) of the matrix itself, which is that of the largest group against the others."""
+    sizes = np.array([largest] + [1] * 11)
+    w = sizes / sizes.sum()
+    d = (w / np.array([(sizes.sum() - size) / sizes.sum() for size in sizes])) ** 2
+    half = (np.eye(12) - np.outer(w, np.ones(12))) * np.sqrt(d)
+    half[0, 0] = (sizes[1:].sum() / sizes.sum()) * np.sqrt(d[0])
+    matrix = half @ half.T
+    assert degrees_of_freedom(sizes) == pytest.approx(np.trace(matrix) ** 2 / (matrix**2).sum(), rel=1e-3)
+
+
+def test_a_last_layer_that_is_not_finite_is_told_of_itself():
+    assert [gain_words(Gain(layer=0, gain=gain), False, "the whole") for gain in (np.inf, -np.inf)] == [
+        "finite, unlike the whole",
+        "not finite, unlike the whole",
+    ]
 
 
 def test_unequal_blocks_weigh_by_their_samples():
@@ -383,6 +413,9 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
     last = linear.last
     assert last and (last.layer, last.state, round(last.worse), round(last.at_most)) == (3, "estimated", -1, -1)
     assert (linear.full, linear.steps) == (pytest.approx(FULL.mean()), 7)
+    clean = evaluated("clean", "erm", 0.5 * scores, train_noise=0.0)  # better, where it is measured without noise
+    assert held_to_plain([clean, runs[2], runs[4]])[2].layers_needed.baseline == "worse"  # type: ignore[union-attr]
+    assert held_to_plain([clean, runs[4]])[1].layers_needed.baseline == "clean"  # type: ignore[union-attr]
     of_seed = held_to_plain([runs[1], runs[4]])[1]
     assert "held to the full depth of other-seed of seed 1" in answer_lines(Answer.of(of_seed))
 

@@ -154,15 +154,12 @@ def test_a_side_without_negatives_takes_them_from_training_rows_that_have_some(t
 def test_a_negative_shares_most_words_and_is_no_text_that_is_refused():
     candidates = ["a red dog runs", "the dog", "a cat sleeps", "red dog"]
     anchors = ["A red dog", "the cat sleeps", "?!"]
-    assert hard_negatives(anchors, [set(), set(), set()], candidates) == [
-        "a red dog runs",
-        "a cat sleeps",
-        candidates[0],
-    ]
-    refused = [{"a red dog runs"}, {"a cat sleeps"}, {candidates[0], "elsewhere"}]
+    assert hard_negatives(anchors, {}, candidates) == ["a red dog runs", "a cat sleeps", candidates[0]]
+    refused = {"A red dog": {"a red dog runs"}, "the cat sleeps": {"a cat sleeps"}, "?!": {candidates[0], "elsewhere"}}
     assert hard_negatives(anchors, refused, candidates) == ["red dog", "the dog", "the dog"]
+    assert hard_negatives(["the dog", "the dog"], {}, candidates) == ["red dog"] * 2, "nor the anchor itself"
     with pytest.raises(InputError, match="a pair has no negative"):
-        hard_negatives(["x"], [{*candidates}], candidates)
+        hard_negatives(["x"], {"x": {*candidates}}, candidates)
 
 
 def test_made_negatives_are_never_partners_of_their_anchor_on_any_side(tmp_path):

@@ -90,8 +90,11 @@ class Parser(argparse.ArgumentParser):
                 near = nearest(flag, self._option_string_actions)
                 raise InputError(f"no setting {flag}{near}; {self.prog} --help lists them.")
         options = super().parse_args(words, namespace)
+        for name in ("out", "save"):  # a shell expands --out ~/run, and not --out=~/run
+            if isinstance(place := getattr(options, name, None), str | Path):
+                setattr(options, name, type(place)(Path(place).expanduser()))
         if isinstance(out := getattr(options, "out", None), str | Path):
-            refuse_file(Path(out).expanduser().parent, "another place with --out")
+            refuse_file(Path(out).parent, "another place with --out")
         return options
 
     def error(self, message: str) -> NoReturn:

@@ -82,7 +82,9 @@ class Against:
 
         - Answers that are right or wrong hardly differ between two layers, and their error may be 0 by chance. It is
           at least :math:`\sqrt{x(1-x)/G}`, that of a share x of lost answers. Here :math:`G = N^2 / \sum_g n_g^2` is
-          the number of equal groups that vary as much as groups of n_g samples whose answers are all alike.
+          the number of equal groups that vary as much as groups of n_g samples whose answers are all alike. At x = 0
+          it is :math:`1/(G+2)` where no answer differs, that of half an answer lost and half a one gained (Agresti and
+          Min, 2005).
         - Where a few groups are much worse than the others, the upper end is moved by Johnson's term for the skewness
           (1978, :math:`\kappa_3 (1 + 2t^2) / 6\kappa_2`), and never down.
 
@@ -111,7 +113,8 @@ class Against:
             skewed = width + skewness(sums, self.counts) * (1 + 2 * quantile**2) / 6
         if self.higher_is_better:
             share = (self.sizes**2).sum() / self.sizes.sum() ** 2
-            width = np.maximum(width, quantile * np.sqrt(x * (1 - x) * share))
+            least = np.sqrt(x * (1 - x) * share) if x else np.where(sums.any(0), 0, share / (1 + 2 * share))
+            width = np.maximum(width, quantile * least)
         above = np.maximum(width, skewed) if self.bounded else width
         if self.own:
             width[-1] = above[-1] = 0.0  # the last layer is its own full depth
@@ -343,15 +346,16 @@ def held(run: Results, baseline: Results | None, compare_with: CompareWith | Non
 def held_to_plain(runs: Sequence[Results]) -> list[Summary]:
     """The summaries of evaluated runs, with layers held to the full depth of the plain training among them.
 
-    That is the deepest run of `PLAIN` of the same model on the same data, with the same seed or with any; of several
-    the best on validation data. That run itself, and those without such a baseline, stay as they were evaluated.
+    That is the deepest run of `PLAIN` of the same model on the same data, trained under the same noise if there is one,
+    with the same seed or with any; of several the best on validation data. That run itself, and those without such a
+    baseline, stay as they were evaluated.
     """
     plain = [run for run in runs if run.summary.method in PLAIN and run.groups]
     summaries = []
     for run in runs:
         summary, groups = run.summary, run.groups
         same = (other for other in plain if _kind(other) == _kind(run))
-        best = min(same, key=lambda other: _rank(other.summary, summary.seed), default=run)  # of equal ones the first
+        best = min(same, key=lambda other: _rank(other.summary, summary), default=run)  # of equal ones the first
         if best is not run and groups and summary.train_noise in groups.layers.noise:
             try:
                 summary = held(run, best)
@@ -363,11 +367,12 @@ def held_to_plain(runs: Sequence[Results]) -> list[Summary]:
     return summaries
 
 
-def _rank(plain: Summary, seed: int) -> tuple[float, ...]:
-    """What the baseline of a run with this seed has the least of."""
+def _rank(plain: Summary, run: Summary) -> tuple[float, ...]:
+    """What the baseline of a run has the least of."""
     last = plain.validation.metric[-1] if plain.validation else math.nan
     worse = (-last if plain.higher_is_better else last) if math.isfinite(last) else math.inf
-    return -plain.depth, plain.seed != seed, PLAIN.index(plain.method), worse
+    other_noise = plain.train_noise != run.train_noise
+    return other_noise, -plain.depth, plain.seed != run.seed, PLAIN.index(plain.method), worse
 
 
 def _kind(run: Results) -> tuple[object, ...]:

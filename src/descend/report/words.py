@@ -128,7 +128,7 @@ def gain_words(gain: Gain, higher_is_better: bool, other: str) -> str:
     """How much better a layer is than the ``other``, or worse, with its interval."""
     unit, low, high = "points" if higher_is_better else "%", gain.low, gain.high
     if not math.isfinite(gain.gain):
-        return f"not finite, unlike {other}"
+        return f"{'finite' if gain.gain > 0 else 'not finite'}, unlike {other}"
     change = f"{abs(gain.gain):.1f} {unit} {'better' if gain.gain >= 0 else 'worse'} than"
     words = f"{change if abs(gain.gain) >= 0.05 else 'the same as'} {other}"
     if not (math.isfinite(low) and math.isfinite(high)):

@@ -156,8 +156,9 @@ def settle(
     network, trained = run.model, run.noise
     if iterations is not None:
         _refuse_iterations(network, iterations)
-    if run.home is not None and (names := broken(network)):
-        tqdm.write(f"WARNING: {run.model_folder} has weights that are NaN or infinite: {names}.", file=sys.stderr)
+    if names := broken(network):
+        name = "the model" if run.home is None else run.model_folder
+        tqdm.write(f"WARNING: {name} has weights that are NaN or infinite: {names}.", file=sys.stderr)
     run.shift = shift or run.shift
     levels = [GaussianNoise(level).level for level in np.ravel([] if noise is None else noise).tolist()]
     if noise is None and run.recipe is not None:
@@ -275,8 +276,11 @@ def results_of(
         count, same = results["validation"].samples, fingerprint
         if count < len(run.samples):  # were these the data, as many of them would have been taken
             same, _ = survey(run.task, run.batches.loader(few(run.samples, count)))
-        if results["validation"].fingerprint == same:
-            del results["validation"]  # no K is tested on the samples that chose it
+        if results["validation"].fingerprint == same:  # no K is tested on the samples that chose it
+            told = "the validation samples are the evaluated ones, so no K is chosen. Give others as validation data."
+            refuse((compare_with == "best", told))
+            tqdm.write(f"{run.name}: {told}", file=sys.stderr)
+            del results["validation"]
     results["layers_needed"], results["kept"] = layers_needed(
         results["by_group"],
         baseline,

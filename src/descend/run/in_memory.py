@@ -169,8 +169,16 @@ def in_memory(
             ),
         ),
     )
-    refuse_several("samples", dataset)
-    refuse_several("validation samples", validation)
+    for kind, samples in (("samples", dataset), ("validation samples", validation)):
+        refuse_several(kind, samples)
+        refuse(
+            (
+                samples is not None and not (has_length(samples) and hasattr(samples, "__getitem__")),
+                f"expected {kind} in a list or in a data set with a length; got {type(samples).__name__}, a stream. "
+                "Read it into a list.",
+            )
+        )
+    refuse((validation is not None and not len(validation), "expected validation samples; got none."))
     if dataset is None:
         dataset, split = known_data, split or "validation"
     split = split or "test"

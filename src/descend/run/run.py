@@ -563,6 +563,8 @@ class Run:
             known = Results.with_groups(Path(baseline, run.folder.name) if source and run.folder else Path(baseline))
         for each in further:
             each.check(run)
+        if further and run.alone and run.other is not None:
+            run.samples = run.data.test  # exits are chosen, and probes fitted, on the others of these data
         settle(run, noise, shift, seed, most, iterations)
         if source is not None:
             run.provenance = run.provenance.model_copy(update={"source": source})

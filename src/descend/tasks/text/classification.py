@@ -70,8 +70,9 @@ class LogitTask(TextTask):
         return F.cross_entropy(at_least_single(prediction), target, reduction="none")
 
     def score(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """1 for each target that is predicted correctly, 0 for others, shape (N,)."""
-        return (prediction.argmax(-1) == target).float()
+        """1 for each target that is predicted correctly, 0 for others and where a logit is NaN, shape (N,)."""
+        largest, decision = prediction.max(-1)
+        return ((decision == target) & ~largest.isnan()).float()
 
     def decide(self, prediction: Tensor) -> tuple[Tensor, Tensor]:
         """The most likely class of logits (N, C) and its probability, both (N,)."""

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,12 +150,12 @@ def split_validation(pairs: Pairs, share: float) -> DatasetDict:
     )
 
 
-def hard_negatives(anchors: Sequence[str], refused: Sequence[set[str]], candidates: Sequence[str]) -> list[str]:
+def hard_negatives(anchors: Sequence[str], refused: Mapping[str, set[str]], candidates: Sequence[str]) -> list[str]:
     """For each anchor the candidate that shares most words with it, by the number of shared words over all of both.
 
     Args:
         anchors: The texts.
-        refused: The texts that can't be the negative of each anchor.
+        refused: Anchor → the other texts that can't be its negative.
         candidates: Distinct texts.
 
     Raises:
@@ -171,8 +171,8 @@ def hard_negatives(anchors: Sequence[str], refused: Sequence[set[str]], candidat
         part = slice(start, start + ROWS_AT_ONCE)
         shared = (second[part] @ first.T).toarray()
         likeness = shared / np.maximum(ours[part, None] + sizes[None] - shared, 1)
-        for row, texts in zip(likeness, refused[part], strict=True):
-            row[[place[text] for text in texts if text in place]] = -1
+        for row, anchor in zip(likeness, anchors[part], strict=True):
+            row[[place[text] for text in (anchor, *refused.get(anchor, ())) if text in place]] = -1
             best = int(row.argmax())
             if row[best] < 0:
                 raise InputError("a pair has no negative: all other texts are linked to it. Give more different texts.")
@@ -436,9 +436,8 @@ def _with_negatives(sides: dict[str, list[dict[str, Any]]], name: str) -> list[s
             elif row["negative"] is None:
                 lacking.append(row)
             row["label"] = 1.0
-        refused = [partners[row["first"]] | {row["first"]} for row in lacking]
         for row, negative in zip(
-            lacking, hard_negatives([row["first"] for row in lacking], refused, candidates), strict=True
+            lacking, hard_negatives([row["first"] for row in lacking], partners, candidates), strict=True
         ):
             row["negative"] = negative
         made, kept = made + len(lacking), kept + len(positive)
