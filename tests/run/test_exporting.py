@@ -165,7 +165,7 @@ def test_auto_is_the_choice_of_the_evaluation_and_says_what_test_data_certify(cl
     mark = " <- chosen within 2 points"
     place = summary.layers_needed.chosen[2].layer
     assert [row.removesuffix(mark) for row in rows] == metrics and rows[place].endswith(mark)
-    assert ("The embedding alone is no model: layer 1 is taken." in out) is (place == 0)
+    assert ("The embedding alone is no model: layer 1 is taken, with 0." in out) is (place == 0)
     bare = Path(shutil.copytree(classifier, tmp_path / "bare"))
     (bare / "groups.json").unlink()
     said(capsys, "export", bare, *auto[2:], "--out", tmp_path / "again")  # the summary has the answer

@@ -167,7 +167,8 @@ def choose(
     title = f"{measured.samples} validation samples at γ = {summary.train_noise:g}{beside}:"
     lines = [title, *rows, *([] if answered else [answer_lines(Answer.of(summary))])]
     if found == 0:
-        lines.append("The embedding alone is no model: layer 1 is taken.")
+        alone, first = (f"{value:.{digits}f}" for value in measured.metric[:2])
+        lines.append(f"The embedding alone is no model: layer 1 is taken, with {first} in place of {alone}.")
     if how == CERTIFIED and itself:
         lines.append(f"Test data certify no smaller layer within {whole}: layer {layer} is that layer itself.")
         lines += filter(None, [enough_sentence(summary)])
