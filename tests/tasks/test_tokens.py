@@ -51,7 +51,9 @@ def test_long_texts_are_cut_or_refused_by_their_source(tokenizer):
     tokenized = tokenize(texts, tokenizer, 8, numbers=[4, 5])
     assert [len(ids) for ids in tokenized["input_ids"]] == [5, 8, 7]
     assert tokenized["labels"] == [5, 5, 5]
-    assert set(tokenized.column_names) == {"input_ids", "attention_mask", "labels"}
+    assert set(tokenized.column_names) == {"input_ids", "attention_mask", "labels", "group"}
+    again = tokenize(Dataset.from_list([*rows, rows[1]]), tokenizer, 8)
+    assert again["group"] == [0, 1, 2, 1], "equal texts are not independent"
     assert tokenized["input_ids"][1][-1] == tokenizer.sep_token_id
     with pytest.raises(InputError, match=r"^file 9.*11 tokens.*8"):
         tokenize(texts, tokenizer, 8, truncate=False)

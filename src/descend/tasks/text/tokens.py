@@ -68,8 +68,8 @@ def tokenize(
         numbers: The model's number of each class; by default that of the data.
 
     Returns:
-        The data set, with the tokenizer's fields and ``labels``. Pairs also have a ``group``, the same for all pairs
-        with the same first text.
+        The data set, with the tokenizer's fields, ``labels`` and a ``group``, the same for all rows with the same
+        (first) text.
 
     Raises:
         InputError: If a text is longer and ``truncate`` is off; the message names its source.
@@ -88,9 +88,8 @@ def tokenize(
                     "--no-truncate; or raise --max-length."
                 )
         labels = rows["label"] if numbers is None else [numbers[label] for label in rows["label"]]
-        # Pairs with the same premise are not independent samples.
-        group = {"group": [groups.setdefault(text, len(groups)) for text in rows["text"]]} if pairs else {}
-        return {**encoded, "labels": labels, **group}
+        # Equal texts, and pairs with the same premise, are not independent samples.
+        return {**encoded, "labels": labels, "group": [groups.setdefault(text, len(groups)) for text in rows["text"]]}
 
     return encoded_rows(texts, encode)
 
