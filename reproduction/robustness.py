@@ -207,8 +207,8 @@ def fairly(table: Table) -> pd.DataFrame:
         rates = " and ".join(dict.fromkeys(_setting(runs, "learning_rate") for runs in (plain, ours)))
         chosen = [_setting(ours, name) for name in ("alpha", "dual_lr")]
         holds = f"{ours.holds.sum()} of {len(ours)}"
-        row = [*place.values(), form, other, *means, *gains, seeds, gains[0].groups, *chosen, holds]
-        rows.append([*row, _multipliers(ours), rates])
+        about = [seeds, gains[0].groups, *chosen, holds, _multipliers(ours), rates]
+        rows.append([*place.values(), form, other, *means, *gains, *about])
     heads = [*SETTING, "form", "against plain", "plain", "constrained", *SCOPES, "seeds of both", "test groups"]
     heads += ["α", "η_λ", "holds", "Σλ at the end", "learning rates"]
     return pd.DataFrame(rows, columns=heads)
@@ -241,9 +241,8 @@ def _mean(runs: pd.DataFrame) -> str:
 def mechanism(table: Table) -> pd.DataFrame:
     """Each arm of the mechanism against plain and against constrained training, of the seeds that both have.
 
-    What is as good as the chosen constraints is asked only if the interval of their gain over plain
-    training is above 0.
-    The number is the mean over all seeds of an arm, and a gain that of the seeds that both arms have.
+    What is as good as the chosen constraints is asked only if the interval of their gain over plain training is above
+    0. The number is the mean over all seeds of an arm, a gain the mean over the seeds that both arms have.
     """
     runs = table.rows[table.rows.panel.isin([PANEL, MECHANISM])] if len(table.rows) else table.rows
     of_arms = runs[runs.panel == MECHANISM]

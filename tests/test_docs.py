@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from benchmarks import embedding
 from descend.results import Guarantee, RunConfig, Summary
-from reproduction import depth, picture, robustness, table
+from reproduction import depth, picture, robustness, table, tables
 from tests.support.cases import slow
 from tests.support.documented import ROOT
 
@@ -146,7 +146,8 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
     study = table.read(records / "study.jsonl")
     minilm = study.where(model="MiniLM", data="imdb", gamma=1, arm="paper")
     untied = study.where(model="UT", arm="algorithm-1", form="untied", depth=5, panel="main")
-    unrolled = study.where(model=["UT", "DUST"], arm="paper")
+    unrolled, dust = study.where(model=["UT", "DUST"], arm="paper"), list(tables.primaries(study).gain)[4]
+    assert f"DUST-5 loses {-dust.value:.0f} %" in readme
     held = [f"{runs.holds.sum()} of {len(runs)}" for runs in (untied, unrolled, minilm)]
     assert "held in {} runs of untied UT-5 on test data, in {} of UT and DUST, in {} of MiniLM.".format(*held) in readme
     methods = table.read(records / "methods.jsonl")

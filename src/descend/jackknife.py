@@ -73,7 +73,7 @@ def degrees_of_freedom(sizes: np.ndarray) -> float:
         sizes: Samples in each group, (G,).
 
     Returns:
-        NaN for a single group. 1, the fewest, where one group has nearly all samples: there the terms cancel.
+        NaN for a single group; 1, the fewest, where one group has nearly all samples: rounding would spoil the formula.
     """
     if len(sizes) < 2:
         return np.nan

@@ -244,7 +244,7 @@ def test_the_exits_of_a_plain_classifier_are_certified_on_generated_texts_that_i
     assert (summary.dataset, summary.samples) == ("generated imdb", 20)
 
 
-def test_what_chooses_exits_of_a_model_without_its_run_is_not_what_judges_them(plain, tmp_path):
+def test_what_chooses_exits_of_a_model_without_its_run_is_not_what_judges_them(plain, tmp_path, capsys):
     """Of a table without splits a fifth is for test, and exits are chosen on a fifth of the others."""
     rows = [{"text": f"{'good' if row % 2 else 'bad'} film {row}", "label": row % 2} for row in range(100)]
     table = tmp_path / "rows.jsonl"
@@ -253,6 +253,14 @@ def test_what_chooses_exits_of_a_model_without_its_run_is_not_what_judges_them(p
     assert len(run.samples) == 100, "alone all are evaluated"
     summary = run.evaluate([EarlyExits(0.5, 0.5)], noise=[0.0])
     assert summary.samples == len(run.data.test) == 20
+    assert (
+        "20 test samples are evaluated; early exits are chosen, and probes fitted, on others" in capsys.readouterr().err
+    )
+
+
+def test_a_loader_of_batches_is_told_apart_from_a_stream():
+    with pytest.raises(InputError, match="DataLoader; give the data set in it"):
+        descend.evaluate(layers(), torch.utils.data.DataLoader(samples(20, 2)), task=Classes())
 
 
 @pytest.mark.parametrize("validation", [False, True])

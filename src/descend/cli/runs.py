@@ -193,10 +193,10 @@ def layers(words: Sequence[str]) -> None:
 
     exporting.check_format(options.format, options.task or "", options.model)
     out = options.out or frozen_folder(options.model)
-    refuse_file(out.expanduser(), "another place with --out")
+    refuse_file(out, "another place with --out")
     if options.save is not None:
         refuse_full(options.save, "another folder by --save")
-        places = [path.expanduser().absolute() for path in (out, options.save)]
+        places = [path.absolute() for path in (out, options.save)]
         refuse(
             (
                 places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]),

@@ -82,9 +82,9 @@ class Against:
 
         - Answers that are right or wrong hardly differ between two layers, and their error may be 0 by chance. It is
           at least :math:`\sqrt{x(1-x)/G}`, that of a share x of lost answers. Here :math:`G = N^2 / \sum_g n_g^2` is
-          the number of equal groups that vary as much as groups of n_g samples whose answers are all alike. At x = 0
-          it is :math:`1/(G+2)` where no answer differs, that of half an answer lost and half a one gained (Agresti and
-          Min, 2005).
+          the number of equal groups that vary as much as groups of n_g samples whose answers are all alike. At x = 0,
+          where no answer differs, it is :math:`1/(G+2)`, as if half an answer were lost and half a one gained (Agresti
+          and Min, 2005).
         - Where a few groups are much worse than the others, the upper end is moved by Johnson's term for the skewness
           (1978, :math:`\kappa_3 (1 + 2t^2) / 6\kappa_2`), and never down.
 

@@ -173,7 +173,7 @@ def in_memory(
         refuse_several(kind, samples)
         refuse(
             (
-                samples is not None and not (has_length(samples) and hasattr(samples, "__getitem__")),
+                samples is not None and not has_length(samples),
                 f"expected {kind} in a list or in a data set with a length; got {type(samples).__name__}, a stream. "
                 "Read it into a list.",
             )

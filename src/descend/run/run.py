@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -12,8 +13,11 @@ from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, Self
 
+from tqdm import tqdm
+
 from descend.declared import GENERATED, SPLITS
 from descend.errors import InputError, refuse
+from descend.progress import is_quiet
 from descend.reading import read_json, refuse_file
 from descend.recipes.base import absolute_or_name
 from descend.results import (
@@ -563,8 +567,11 @@ class Run:
             known = Results.with_groups(Path(baseline, run.folder.name) if source and run.folder else Path(baseline))
         for each in further:
             each.check(run)
-        if further and run.alone and run.other is not None:
-            run.samples = run.data.test  # exits are chosen, and probes fitted, on the others of these data
+        if further and run.alone:
+            run.samples = run.data.test
+            told = "test samples are evaluated; early exits are chosen, and probes fitted, on others of these data"
+            if not is_quiet():
+                tqdm.write(f"{run.name}: {len(run.samples):,} {told}.", file=sys.stderr)
         settle(run, noise, shift, seed, most, iterations)
         if source is not None:
             run.provenance = run.provenance.model_copy(update={"source": source})
