@@ -67,7 +67,7 @@ def load(folder: Path | str) -> None:
 
 def test_damaged_records_are_read_or_refused_in_words_and_in_time(model, tmp_path):
     """YAML, JSON, safetensors' headers, configurations: no other error, no hang."""
-    from descend.harness.loading import _refuse_code, _without_code
+    from descend.harness.loading import _check_file, _without_code
 
     task = b"task: a\ndataset_path: json\noutput_type: multiple_choice\nmetric_list: [{metric: acc}]\ninclude: b.yaml\n"
     header = (model / "model.safetensors").read_bytes()[:600]
@@ -76,7 +76,7 @@ def test_damaged_records_are_read_or_refused_in_words_and_in_time(model, tmp_pat
 
     def of_yaml(file: Path) -> None:
         with _without_code():
-            _refuse_code(str(file))
+            _check_file(str(file), False)
 
     kinds = {
         "a.yaml": (lambda rng: damaged(task, rng), of_yaml),

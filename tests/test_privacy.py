@@ -245,6 +245,19 @@ def test_a_saved_model_gives_its_noise_and_dimension(capsys, told, run, noise_is
     assert told(run / "saved", *more) == told(*typed)
 
 
+def test_a_model_with_an_encoder_inside_or_adapters_has_its_dimension_there(capsys, told, run):
+    expected = told(run)
+    saved = run / "model"
+    inside = {"model_type": "descend-embedder", "encoder": DistilBertConfig(dim=100).to_dict()}
+    (saved / "config.json").write_text(json.dumps(inside))
+    assert told(run) == expected
+    DistilBertConfig(dim=100).save_pretrained(run / "base")
+    (saved / "config.json").rename(saved / "adapter_config.json")
+    for base, words in ((str(run / "base"), None), ("name/on-the-hub", "for 'name/on-the-hub', which is no folder")):
+        (saved / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+        assert told(run) == expected if words is None else words in refused(capsys, "privacy", run)
+
+
 VIT = json.dumps({"model_type": "descend-vit", "hidden_size": 128})
 
 

@@ -124,10 +124,15 @@ def refuse_full(folder: Path, choice: str = "another with --out") -> None:
     """
     refuse(
         (
-            folder.exists() and (not folder.is_dir() or any(folder.iterdir())),
+            folder.exists() and (not folder.is_dir() or not is_empty(folder)),
             f"{folder} must be a new or an empty folder; it is not. Choose {choice}.",
         )
     )
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing but temporary folders, which a process makes there or a killed one left."""
+    return all(each.name.startswith(PART) for each in folder.iterdir())
 
 
 @contextmanager

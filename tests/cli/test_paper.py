@@ -121,7 +121,7 @@ def test_what_it_decides_itself_is_refused(capsys, tmp_path, words, line):
 
 def test_a_recipe_without_the_papers_form_is_refused(capsys, tmp_path):
     line = refused(capsys, "paper", "pgd", "--data", "generated", "--out", tmp_path / "out")
-    assert "preset paper is for the recipes" in line and not (tmp_path / "out").exists()
+    assert "the paper has no recipe 'pgd'; expected one of video-ut," in line and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("recipe", "model", "depth"), [("video-ut", "UT", 5), ("video-dust", "DUST", 3)])

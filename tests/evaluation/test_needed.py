@@ -400,7 +400,7 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
         evaluated("another", "linear", scores, recipe="text-ut"),
     ]
     needed = [summary.layers_needed for summary in held_to_plain(runs)]
-    assert [each.baseline for each in needed] == ["plain", None, "plain", None, "plain", None]
+    assert [each.baseline for each in needed] == ["../plain", None, "../plain", None, "../plain", None]
     # An answer that was held to an evaluation which is there no more is given up.
     before = {"layers_needed": {"noise": 1.0, "within": {2: 3}, "baseline": "plain"}, "kept": {"1.0": "proven"}}
     gone = [evaluated("plain", "erm", scores[:, :19]), evaluated("linear", "linear", scores, **before)]
@@ -414,8 +414,8 @@ def test_runs_are_held_to_the_deepest_plain_training_of_their_model():
     assert last and (last.layer, last.state, round(last.worse), round(last.at_most)) == (3, "estimated", -1, -1)
     assert (linear.full, linear.steps) == (pytest.approx(FULL.mean()), 7)
     clean = evaluated("clean", "erm", 0.5 * scores, train_noise=0.0)  # better, where it is measured without noise
-    assert held_to_plain([clean, runs[2], runs[4]])[2].layers_needed.baseline == "worse"  # type: ignore[union-attr]
-    assert held_to_plain([clean, runs[4]])[1].layers_needed.baseline == "clean"  # type: ignore[union-attr]
+    assert held_to_plain([clean, runs[2], runs[4]])[2].layers_needed.baseline == "../worse"  # type: ignore[union-attr]
+    assert held_to_plain([clean, runs[4]])[1].layers_needed.baseline == "../clean"  # type: ignore[union-attr]
     of_seed = held_to_plain([runs[1], runs[4]])[1]
     assert "held to the full depth of other-seed of seed 1" in answer_lines(Answer.of(of_seed))
 

@@ -3,8 +3,6 @@
 import json
 import random
 import re
-import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -134,10 +132,8 @@ def test_a_prompt_is_encoded_as_in_training(run):
     assert without_end(opened)("red sun")["input_ids"] == closing[:-1]
 
 
-def test_lm_eval_finds_the_model_type_by_its_entry_point_and_by_import(run):
-    entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
-    module, _, name = entry_points["lm_eval.models"]["descend"].partition(":")
-    assert getattr(import_module(module), name) is DescendLM is get_model("descend")
+def test_lm_eval_finds_the_model_type_after_an_import(run):
+    assert get_model("descend") is DescendLM
     lm = get_model("descend").create_from_arg_string(
         f"pretrained={run},noise=1.5,layer=2", {"batch_size": 4, "device": "cuda"}
     )
@@ -274,6 +270,7 @@ ESCAPE = "{{ cycler.__init__.__globals__.__builtins__.open('%s', 'w') }}"
         ("doc_to_text: !function helper.text\n" + METRIC, r"task\.yaml has !function helper\.text.*--trust-code"),
         ("include: middle.yml\n" + METRIC, r"inner has !function helper\.text.*--trust-code"),
         ("include: [{folder}/inner]\n" + METRIC, r"inner has !function"),
+        ("group: mine\ntask: [arc_easy]\n", r"expected the YAML file of one task; .* is of a group or of none"),
         (TEXT + "metric_list: [{metric: !function helper.metric}]\n", r"runs code or writes files: .*helper\.metric"),
         (TEXT + "metric_list: [{metric: {folder}/script}]\n", r"metric \S+/script, which is none of lm-eval's own"),
         (TEXT + "metric_list: [{metric: acc, hf_evaluate: true}]\n", "package evaluate"),

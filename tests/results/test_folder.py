@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from descend.errors import InputError
 from descend.results import atomic_folder, is_ours, put
-from descend.writing import LOCK_FILE, locked, new_file
+from descend.writing import LOCK_FILE, locked, new_file, refuse_full
 
 fork = multiprocessing.get_context("fork")
 
@@ -130,6 +130,24 @@ def test_two_folders_in_one_parent_and_one_file_are_written_at_once(tmp_path):
     assert file.read_text() in ("a" * 1000, "b" * 1000)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".part", "file", "one", "two", "written.json"]
     assert is_ours(file)
+
+
+def test_an_empty_folder_that_a_person_made_is_filled_where_it_is(tmp_path, monkeypatch):
+    (place := tmp_path / "place").mkdir()
+    (link := tmp_path / "link").symlink_to(place)
+    (place / ".descend-part-left").mkdir()  # of a process that was killed
+    before = place.stat().st_ino
+    monkeypatch.chdir(place)
+    refuse_full(Path("."))
+    with atomic_folder(link, alone=False) as part:
+        assert part.stat().st_dev == place.stat().st_dev and part.is_relative_to(link)  # a mount point has its own disk
+        (part / "deep").mkdir()
+        (part / "deep" / "file").write_text("all")
+    assert Path("deep/file").read_text() == "all" and place.stat().st_ino == before and link.is_symlink()
+    assert is_ours(place)
+    with pytest.raises(InputError, match="must be a new or an empty folder"):
+        refuse_full(place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "place"]
 
 
 def written(part: Path, text: str) -> None:

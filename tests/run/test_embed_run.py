@@ -33,10 +33,11 @@ NAMES = ("anchor", "positive", "negative")
 
 @pytest.fixture(scope="module")
 def prompted(embedder, tmp_path_factory):
-    """The SentenceTransformer with a prompt that is put before all texts, and another similarity."""
+    """The SentenceTransformer with a prompt put before all texts, another similarity, and its first numbers alone."""
     folder = tmp_path_factory.mktemp("prompted") / "model"
     copytree(embedder, folder)
-    change(folder, "config_sentence_transformers.json", default_prompt_name="query", similarity_fn_name="dot")
+    about = {"default_prompt_name": "query", "similarity_fn_name": "dot", "truncate_dim": 3}
+    change(folder, "config_sentence_transformers.json", **about)
     return folder
 
 
@@ -99,6 +100,7 @@ def test_layers_tells_what_it_read_and_saves_a_sentence_transformer(prompted, tr
     assert "triplet_accuracy" in out and f'SentenceTransformer("{tmp_path / "small"}").encode(texts)' in out
     small = SentenceTransformer(str(tmp_path / "small"), device="cpu")
     assert (small.default_prompt_name, small.similarity_fn_name, small.max_seq_length) == ("query", "dot", 12)
+    assert small.truncate_dim == 3
     found = small.encode(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(found, cut(prompted, 2), rtol=1e-5, atol=1e-5)
 
@@ -118,8 +120,10 @@ def test_a_trained_run_is_restored_evaluated_and_exported_alike(run, triplets, t
     again = Run.frozen(str(run / "model"), str(triplets), task="embed")
     torch.testing.assert_close(torch.stack(exits_of(again)), torch.stack(exits))
     assert again.recipe.about_model()[0].endswith("Pooling, Dense, Normalize.")
+    other = tmp_path / "other.jsonl"
+    other.write_text(triplets.read_text())
     caplog.clear()
-    said(capsys, "evaluate", run, "--data", triplets)
+    said(capsys, "evaluate", run, "--data", other)
     assert caplog.text.count("Rows that have twice the same text are left out: 1") == 1
 
 
@@ -191,6 +195,11 @@ def test_an_encoder_alone_gets_mean_pooling(models, triplets):
             "has no prompt 'no', its default_prompt_nam",
         ),
         ("config_sentence_transformers.json", {"similarity_fn_name": "evil"}, "must be one of cosine, .*; got 'evil'"),
+        (
+            "config_sentence_transformers.json",
+            {"truncate_dim": 0},
+            "truncate_dim of .* must be a whole number from 1 on",
+        ),
         ("config_sentence_transformers.json", {"prompts": [5]}, "prompts of .* must be texts by their names"),
         ("2_Dense/config.json", {"activation_function": "evil.Code"}, "asks for evil.Code, which is not run"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.functional"}, "asks for torch.nn.functional, which"),
@@ -212,13 +221,17 @@ def test_a_model_that_can_not_be_read_at_every_layer_is_refused(prompted, triple
     [
         (["Router"], "must begin with one Transformer; its modules are .*Router. A router, several encoders and bags"),
         (["Transformer", "Transformer", "Pooling"], "has sentence_transformers.models.Transformer behind its encoder"),
+        (["Transformer", "Pooling"], "has its encoder in 0_Transformer, by modules.json; expected it in the folder"),
         (["Transformer", "WeightedLayerPooling"], "has .*WeightedLayerPooling behind its encoder; what can be kept is"),
     ],
 )
 def test_modules_without_one_chain_of_layers_are_refused(prompted, triplets, tmp_path, kinds, message):
     folder = tmp_path / "model"
     copytree(prompted, folder)
-    listed = [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in kinds]
+    paths = ["0_Transformer", "1_Pooling"] if kinds == ["Transformer", "Pooling"] else [""] * 2
+    listed = [
+        {"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=False)
+    ]
     (folder / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(InputError, match=message):
         RECIPES["embed"].kind(model=str(folder), data=str(triplets)).completed()

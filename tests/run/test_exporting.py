@@ -8,6 +8,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from descend import InputError, Run, run
@@ -90,6 +91,8 @@ def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights
     before, after = (Run.read(each).evaluate(noise=[0.0]).layer_losses[0][-1] for each in (language, lora))
     assert after < before - 0.1  # it has learned more, and what it learned was loaded again
     assert "PEFT" not in (lora / "model" / "README.md").read_text()
+    line = refused(capsys, "layers", lora, "--data", "generated", "--out", tmp_path / "layers")
+    assert f"is the folder of a run; give {lora / 'model'}" in line
     out, _ = said(capsys, "export", lora, "--layers", "2", "--out", tmp_path / "merged")
     assert "holds adapters" in out and "vllm serve WHOLE" in out
 
@@ -125,6 +128,14 @@ def test_a_model_of_a_script_is_exported_with_its_adapters_and_stays_whole(tmp_p
     assert (
         "first 2 of 3 layers of DistilBertForSequenceClassification, " in (tmp_path / "two" / "README.md").read_text()
     )
+
+
+@pytest.mark.parametrize("format", ["transformers", "sentence-transformers"])
+def test_a_model_of_half_precision_is_exported(models, tmp_path, format):
+    model = AutoModelForSequenceClassification.from_pretrained(models / "bert", dtype=torch.bfloat16)
+    run.export_model(model, 2, tmp_path / "two", AutoTokenizer.from_pretrained(models / "bert"), format=format)
+    (weights,) = (tmp_path / "two").glob("model.safetensors")
+    assert {tensor.dtype for tensor in load_file(weights).values()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def test_a_cut_is_held_to_the_whole_model_trained_or_as_it_is(deep, reviews, tmp
         needed, theirs = read_summary(cut).layers_needed, read_summary(baseline).layer_metrics[0]
         ours = read_summary(cut).layer_metrics[0][2]
         full = 5 if baseline is whole else read_summary(as_is).top  # of the model as it is the best on validation data
-        assert (needed.baseline, needed.full_layer, needed.last.layer) == (str(baseline), full, 2)
+        assert (needed.baseline, needed.full_layer, needed.last.layer) == (f"../{baseline.name}", full, 2)
+        assert needed.held_folder(cut).resolve() == baseline.resolve()
         assert needed.full == pytest.approx(theirs[full])
         assert needed.last.worse == pytest.approx(100 * (theirs[full] - ours))
     out, _ = said(capsys, "compare", whole, cut, "--out", tmp_path / "page")

@@ -133,7 +133,7 @@ def test_the_chosen_trial_is_the_run_of_the_printed_command_and_its_value_that_o
 
 
 @pytest.mark.slow
-def test_each_method_trains_its_own_form_of_the_preset_and_its_command_repeats_it(tmp_path):
+def test_each_method_trains_its_own_form_of_the_preset_and_its_command_repeats_it(tmp_path, capsys):
     """The paper's plain DUST has one dictionary; a setting of one method stands in that method's command alone."""
     brief = f"video-dust {BRIEF} --atoms 16 --preset paper --inner-weight 0.5 --max-steps 1".split()
     out, methods = tmp_path / "sweep", {"erm": True, "linear": False}
@@ -146,6 +146,12 @@ def test_each_method_trains_its_own_form_of_the_preset_and_its_command_repeats_i
         assert planned.recipe.tied is trained.settings["tied"] is tied
         assert ("--inner-weight" in typed) is (method == "linear")
         assert "tied" not in trained.overridden
+    before = found(out)["methods"]["linear"]["best"]["command"]
+    command[command.index("--inner-weight") : command.index("--inner-weight") + 2] = []
+    command[command.index("--trials") + 1] = "2"
+    said_now, _ = said(capsys, *command, *ERM)  # a later call may search one method further
+    assert found(out)["methods"]["linear"]["best"]["command"] == before
+    assert "different numbers of trials" in said_now and "as many trials" not in said_now + found(out)["rule"]
 
 
 @pytest.mark.slow
@@ -382,6 +388,18 @@ def test_an_interrupted_sweep_goes_on_and_what_its_trials_draw_does_not_depend_o
     assert before[0]["flags"] != before[1]["flags"] and [each["retries"] for each in after] == [0, 1]
 
 
+def test_a_trial_is_given_up_where_its_worker_was_killed_too_often_and_not_where_a_person_stopped_it(tmp_path):
+    study = optuna.create_study(storage=worker.open_storage(f"sqlite:///{tmp_path / 'sweep.db'}"))
+    study.enqueue_trial({"rate": 1.0})
+    again = [worker._retry] * (2 * worker.RETRIES) + [worker._retry_lost] * (worker.RETRIES + 1)
+    for retry in again:
+        trial = study.ask()
+        assert trial.suggest_float("rate", 0, 2) == 1
+        study.tell(trial, state=TrialState.FAIL)
+        retry(study, study.trials[trial.number])
+    assert len(study.trials) == len(again) and not study.get_trials(states=(TrialState.WAITING,))
+
+
 def test_a_trial_that_diverges_is_finished_and_the_worst(tmp_path, capsys):
     out = tmp_path / "sweep"
     shown, _ = said(capsys, *words(out, 1, "--method", "constrained", "--learning-rate", "1e30", "--alpha", "0.1"))
@@ -451,6 +469,7 @@ def test_another_sweep_in_the_storage_is_refused(swept, tmp_path, capsys):
     shutil.copy(swept / "sweep.json", tmp_path)  # all that is left of a sweep
     assert "did not write: no written.json there lists it" in refused(capsys, *words(tmp_path, 1))
     assert found(tmp_path) == found(swept)
+    assert "holds a run or its results (config.json" in refused(capsys, *words(swept / "trials" / "erm-000", 1))
 
 
 # --- the page

@@ -346,12 +346,18 @@ def _width(run: Path) -> int:
     from safetensors import safe_open
 
     from descend.reading import read_json
-    from descend.results import read_trained
+    from descend.results import ADAPTERS_FILE, CONFIG_FILE, read_trained
 
-    file = (run if read_trained(run) is not None else run / "model") / "config.json"
-    if not file.is_file():
-        raise InputError(f"{run} has no model to read the dimension from; finish the run first, or give --dimension.")
+    folder, todo = run if read_trained(run) is not None else run / "model", "finish the run first, or give --dimension."
+    if (folder / ADAPTERS_FILE).is_file() and not (folder / CONFIG_FILE).is_file():  # the embeddings are the base's
+        adapters = read_json(folder / ADAPTERS_FILE)
+        base = adapters.get("base_model_name_or_path") if isinstance(adapters, dict) else None
+        folder, todo = Path(str(base)), f"its adapters are for {base!r:.80}, which is no folder here. Give --dimension."
+    file = folder / CONFIG_FILE
+    refuse((not file.is_file(), f"{run} has no model to read the dimension from; {todo}"))
     config = read_json(file)
+    if isinstance(config, dict) and isinstance(config.get("encoder"), dict):  # of an embedding model, or mean pooling
+        config = config["encoder"]
     # A denoiser of video may have a hidden size too, but its noise is on pixels: token embeddings need a vocabulary.
     entries = config if isinstance(config, dict) and config.get("vocab_size") else {}
     width = next((entries[name] for name in _WIDTHS if entries.get(name)), None)

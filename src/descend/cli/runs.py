@@ -196,7 +196,7 @@ def layers(words: Sequence[str]) -> None:
     refuse_file(out, "another place with --out")
     if options.save is not None:
         refuse_full(options.save, "another folder by --save")
-        places = [path.absolute() for path in (out, options.save)]
+        places = [path.resolve() for path in (out, options.save)]
         refuse(
             (
                 places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]),

@@ -32,6 +32,7 @@ from descend.settings import (
 )
 
 if TYPE_CHECKING:
+    from descend.recipes import Entry
     from descend.run import Run
 
 GROUPS = {
@@ -62,11 +63,16 @@ OTHERS = {"transformers": "other arguments of Transformers", "trl": "other argum
 """Package → the title of its other settings, which ``--help-all`` shows."""
 
 
-def recipe_list() -> str:
-    """A line for each recipe."""
+def recipe_list(command: str = "train") -> str:
+    """A line for each recipe that a command takes."""
+    return "\n".join(f"{name:16} {each.settings.help}" for name, each in _taken_by(command).items())
+
+
+def _taken_by(command: str) -> "dict[str, Entry]":
+    """Name → recipe that a command takes: ``paper`` those of the paper's method, others all."""
     from descend.recipes import RECIPES
 
-    return "\n".join(f"{name:16} {each.settings.help}" for name, each in RECIPES.items())
+    return {name: each for name, each in RECIPES.items() if command != "paper" or each.settings.in_paper}
 
 
 def read_recipe(words: Sequence[str]) -> tuple["Run", bool]:
@@ -111,22 +117,22 @@ def given_settings(
     Raises:
         InputError: As `read_recipe`; nothing slow is imported for it.
     """
-    from descend.recipes import RECIPES
-
+    recipes = _taken_by(command)
     place = "RUN" if command == "train" else "OUT"
     if words and words[0] in ("-h", "--help"):
         print(f"usage: descend {command} RECIPE --data PATH --out {place} [settings]\n")
-        print(f"Settings of a recipe: descend {command} RECIPE --help\n\n{recipe_list()}")
+        print(f"Settings of a recipe: descend {command} RECIPE --help\n\n{recipe_list(command)}")
         raise SystemExit(0)
-    recipe = next((word for word in words[:1] if word in RECIPES), None)
+    recipe = next((word for word in words[:1] if word in recipes), None)
     if recipe is None and COMPLETING not in os.environ:
-        got = f"no recipe {words[0]!r}{nearest(words[0], RECIPES)}" if words else "no recipe given"
+        whose = "the paper has " if command == "paper" else ""
+        got = f"{whose}no recipe {words[0]!r}{nearest(words[0], recipes)}" if words else "no recipe given"
         if words and words[0].startswith("-"):
             usage = f"descend {command} RECIPE --data PATH --out {place} [settings]"
             got = f"expected the recipe first, got {words[0]}: {usage}"
-        raise InputError(f"{got}; expected one of {', '.join(RECIPES)}.")
-    about = f"{about}: {RECIPES[recipe].settings.help}. " if recipe else ""
-    model = "--model PATH_OR_NAME " if recipe and RECIPES[recipe].settings.needs_model else ""
+        raise InputError(f"{got}; expected one of {', '.join(recipes)}.")
+    about = f"{about}: {recipes[recipe].settings.help}. " if recipe else ""
+    model = "--model PATH_OR_NAME " if recipe and recipes[recipe].settings.needs_model else ""
     parser = declared(
         f"{command} {recipe or 'RECIPE'}",
         f"{about}Defaults stand in brackets; λ are the multipliers.",
@@ -134,13 +140,13 @@ def given_settings(
         options,
     )
     name = parser.add_argument("recipe", help=argparse.SUPPRESS)
-    name.completer = lambda **_: {key: each.settings.help for key, each in RECIPES.items()}  # type: ignore[attr-defined]
+    name.completer = lambda **_: {key: each.settings.help for key, each in recipes.items()}  # type: ignore[attr-defined]
     parser._actions[0].help = argparse.SUPPRESS  # -h
     own = {name.lstrip("-").replace("-", "_"): each.get("default") for name, each in (options or {}).items()}
     everything = "--help-all" in words or COMPLETING in os.environ
     add_recipe(parser, recipe, everything=everything, without=without, resumes=command == "train")
     given = own | vars(parser.parse_args(list(words)))
-    kind = RECIPES[given["recipe"]].settings
+    kind = recipes[given["recipe"]].settings
     kind.check_given(given)
     if kind.takes_files:  # others know their data by name
         check_data(given["data"], hub=kind.takes_hub_data, names=kind.names_of_data)

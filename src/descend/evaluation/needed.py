@@ -1,8 +1,10 @@
 """How many layers suffice, and whether the last one is as good as a baseline's, with confidence."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -179,6 +181,7 @@ def layers_needed(
     validation: Validation | None = None,
     compare_with: CompareWith | None = None,
     full_depth: CompareWith | None = None,
+    folder: Path | None = None,
 ) -> tuple[LayersNeeded, dict[float, Kept]]:
     """How many layers suffice, and at which noise levels the last one keeps the baseline's quality.
 
@@ -195,6 +198,7 @@ def layers_needed(
             ``full_depth`` in this one, and the one it was evaluated with in the baseline.
         full_depth: Which layer counts in this model without ``compare_with``. None for the last one; a model without a
             baseline whose last layer is not within 2 percent of its best one there counts by the best.
+        folder: The run's, from which the baseline is named; None for none.
 
     Returns:
         Both; without a baseline there is nothing to keep.
@@ -271,7 +275,10 @@ def layers_needed(
         mean = float(trained.full.sum() / trained.counts.sum())
         entries |= {name: getattr(baseline.summary, name) for name in ("steps", "learning_rate")}
         entries["seed"] = None if baseline.summary.method == "plain" else baseline.summary.seed  # as it is: no training
-        entries |= {"baseline": str(baseline.folder), "last": timed(lasts[noise]), "full_layer": reference}
+        named = baseline.folder
+        if named is not None and folder is not None:
+            named = Path(os.path.relpath(named.resolve(), folder.resolve()))
+        entries |= {"baseline": str(named), "last": timed(lasts[noise]), "full_layer": reference}
         entries["full"] = math.sqrt(mean) if groups.root else mean
     smallest = trained.needed()
     needed = LayersNeeded(
@@ -338,6 +345,7 @@ def held(run: Results, baseline: Results | None, compare_with: CompareWith | Non
         validation=summary.validation,
         compare_with=compare_with,
         full_depth=summary.full_depth,
+        folder=run.folder,
     )
     # The words of the evaluation are no longer those of these numbers.
     return summary.model_copy(update={"layers_needed": needed, "kept": kept, "answer": ""})

@@ -56,8 +56,7 @@ def _loaded(names: Sequence[str], trust_code: bool) -> dict[str, Task]:
     files = [name for name in names if name.endswith((".yaml", ".yml"))]
     for name in files:
         refuse((not Path(name).expanduser().is_file(), f"expected the YAML file of a task; there is no {name}."))
-        if not trust_code:
-            _refuse_code(name)
+        _check_file(name, trust_code)
     _sandbox_templates()
     # Thousands of files are read to know lm-eval's own tasks.
     manager = TaskManager(include_defaults=len(files) < len(names))
@@ -148,19 +147,26 @@ def _code(config: Any) -> Iterator[str]:
             yield f"it says where files are written, by {', '.join(sorted(places))}"
 
 
-def _refuse_code(name: str) -> None:
-    """Refuse a task's file that runs code or says where files are written, by what lm-eval reads in it.
+def _check_file(name: str, trust_code: bool) -> None:
+    """Refuse a file that is of no task; and one that runs code or says where files are written, unless it is trusted.
 
     Raises:
-        InputError: If it, or a file that it includes, names code.
+        InputError: If it is, or a file that it includes names code.
     """
     with refusing(f"{name} is not YAML of a task"):
         try:
-            code = list(_code(_yaml_loader.load_yaml(name)))
-        except InputError as error:
-            code = [str(error)]
+            content, code = _yaml_loader.load_yaml(name, resolve_func=False), []
+        except InputError as error:  # of the loader that runs no code
+            content, code = {}, [str(error)]
+    code += [] if trust_code else _code(content)
     words = f"the task {name} runs code or writes files: {'; '.join(code)}."
-    refuse((bool(code), f"{words} Read it, and give --trust-code if you trust it."))
+    refuse(
+        (bool(code), f"{words} Read it, and give --trust-code if you trust it."),
+        (
+            not isinstance(content, dict) or "group" in content,
+            f"expected the YAML file of one task; {name} is of a group or of none. Name its tasks in --tasks.",
+        ),
+    )
 
 
 def _sandbox_templates() -> None:

@@ -23,7 +23,7 @@ MODULES_FILE = "modules.json"
 LATER = ("Pooling", "Dense", "Normalize", "LayerNorm", "Dropout")
 """The modules that may follow an encoder: what they do is said by numbers and safetensors alone."""
 
-BESIDE = ("prompts", "default_prompt_name", "similarity_fn_name")
+BESIDE = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 """What is kept of a SentenceTransformer beside its modules, by the names of its arguments."""
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -47,6 +47,7 @@ class EmbedderConfig(EncoderInside):
         default_prompt_name: The prompt that is used unless another is asked for; None for none.
         longest: The longest text in tokens; None if it is not said.
         similarity_fn_name: How SentenceTransformers compares embeddings; None for its default, the cosine.
+        truncate_dim: How many of an embedding's first numbers are used; None for all.
 
     Raises:
         ValueError: If a module behind the encoder is another one.
@@ -62,6 +63,7 @@ class EmbedderConfig(EncoderInside):
         default_prompt_name: str | None = None,
         longest: int | None = None,
         similarity_fn_name: str | None = None,
+        truncate_dim: int | None = None,
         **kwargs: Any,
     ):
         for entry in later:
@@ -72,12 +74,12 @@ class EmbedderConfig(EncoderInside):
         if not later or later[0]["type"] != "Pooling":
             raise ValueError(f"the first module behind an encoder must be Pooling; got {[*later]!r}.")
         self.later, self.prompts, self.default_prompt_name = [*later], {**(prompts or {})}, default_prompt_name
-        self.longest, self.similarity_fn_name = longest, similarity_fn_name
+        self.longest, self.similarity_fn_name, self.truncate_dim = longest, similarity_fn_name, truncate_dim
         super().__init__(encoder, **kwargs)
 
     @property
     def beside(self) -> dict[str, Any]:
-        """The prompts and the similarity, by the names of SentenceTransformer's arguments."""
+        """Prompts, similarity and the numbers that are used, by the names of SentenceTransformer's arguments."""
         return {name: getattr(self, name) for name in BESIDE}
 
 
@@ -127,7 +129,7 @@ class Embedder(PreTrainedModel):
         """Leave the modules as they were made: those of the encoder are its own, those behind it PyTorch's."""
 
     def embedding(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        """The embedding (B, D) of states (B, T, H).
+        """The embedding (B, D) of states (B, T, H), of which ``truncate_dim`` keeps the first numbers.
 
         Args:
             tokens: The states of a layer.
@@ -138,7 +140,7 @@ class Embedder(PreTrainedModel):
         features: dict[str, Any] = {"token_embeddings": tokens, "attention_mask": mask}
         for module in self.later:
             features = module(features)
-        return features["sentence_embedding"]
+        return features["sentence_embedding"][:, : self.config.truncate_dim]
 
     def forward(
         self,
@@ -235,6 +237,7 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
         if name not in LATER or not kind.startswith("sentence_transformers.")
     ]
     places = [str(each.get("path")) for each in listed[1:]] if named else []
+    inside = str(listed[0].get("path") or ".") if named and listed else "."
     elsewhere = [place for place in places if not (folder / place).resolve().is_relative_to(folder.resolve())]
     refuse(
         (
@@ -245,6 +248,11 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
         (
             bool(wrong),
             f"{folder} has {', '.join(wrong)} behind its encoder; what can be kept is {', '.join(LATER)}.",
+        ),
+        (
+            Path(inside) != Path("."),
+            f"{folder} has its encoder in {inside}, by {MODULES_FILE}; expected it in the folder itself, as "
+            "SentenceTransformer(FOLDER).save(OTHER) writes it.",
         ),
         (bool(elsewhere), f"{folder} names modules outside of it: {', '.join(elsewhere)}."),
     )
@@ -262,6 +270,7 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
     prompts = about.get("prompts") or {}
     texts = isinstance(prompts, dict) and all(isinstance(each, str) for each in [*prompts, *prompts.values()])
     default, similarity = about.get("default_prompt_name"), about.get("similarity_fn_name")
+    numbers = about.get("truncate_dim")
     known = ", ".join(map(str, prompts)) or "none"
     refuse(
         (not texts, f"the prompts of {folder} must be texts by their names; got {prompts!r}."),
@@ -273,8 +282,12 @@ def beside_encoder(folder: Path) -> tuple[int | None, list[Any] | None, dict[str
             similarity not in (None, *SIMILARITIES),
             f"the similarity_fn_name of {folder} must be one of {', '.join(SIMILARITIES)}; got {similarity!r}.",
         ),
+        (
+            numbers is not None and (type(numbers) is not int or numbers < 1),
+            f"the truncate_dim of {folder} must be a whole number from 1 on; got {numbers!r}.",
+        ),
     )
-    given = {"prompts": prompts, "default_prompt_name": default, "similarity_fn_name": similarity}
+    given = dict(zip(BESIDE, (prompts, default, similarity, numbers), strict=True))
     later = [_read(folder, place, name) for place, name in zip(places, names[1:], strict=True)]
     refuse(
         (

@@ -151,6 +151,8 @@ class Recipe(ABC):
     """Values of ``data`` that are no path, beside `GENERATED`."""
     needs_model: ClassVar[bool] = False
     """Whether it trains a pretrained model, which must be named."""
+    in_paper: ClassVar[bool] = False
+    """Whether the paper's method has a form for it: ``--preset paper``, and ``descend paper``."""
     export_format: ClassVar[str] = TRANSFORMERS
     """The format of an export unless another one is asked for."""
     packages: ClassVar[tuple[str, ...]] = ()

@@ -52,6 +52,7 @@ class TextRecipe(Recipe):
     ``dataset`` is the kind of the texts and their classes, and ``data`` is where they are.
     """
 
+    in_paper = True
     data_help = "NAME, a folder of texts with classes or its name on the Hub"
     takes_hub_data = True
     packages = ("datasets",)

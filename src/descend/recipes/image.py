@@ -46,6 +46,7 @@ class ImageRecipe(PretrainedSettings, Recipe):
     name = "image"
     help = "image classification with a pretrained ViT, DeiT or DINOv2"
     order = 60
+    in_paper = True
     data_help = "PATH, a folder of images by class or of MNIST's IDX files, or --data digits"
     names_of_data = (DIGITS,)
     packages = ("PIL",)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from descend.tasks.text import NextToken
     from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 
-ADAPTERS = "adapter_config.json"
 
 # TRL's settings for preparing the data, which the recipe does itself.
 _PREPARED = {
@@ -40,6 +39,7 @@ class LanguageRecipe(Recipe):
     With ``lora``, such as ``q_proj,v_proj,lm_head``, adapters on these modules are trained and nothing else.
     """
 
+    in_paper = True
     data_help = "FILE, .json or .jsonl in Alpaca's form"
     packages = ("trl", "peft")
 
@@ -243,8 +243,9 @@ class LanguageRecipe(Recipe):
         from transformers import AutoModelForCausalLM
 
         from descend.models import LayeredCausalLM
+        from descend.results import ADAPTERS_FILE
         from descend.tasks.text import load_tokenizer
 
-        auto_class = AutoPeftModelForCausalLM if (Path(folder) / ADAPTERS).is_file() else AutoModelForCausalLM
+        auto_class = AutoPeftModelForCausalLM if (Path(folder) / ADAPTERS_FILE).is_file() else AutoModelForCausalLM
         network = LayeredCausalLM(load_pretrained(auto_class, folder, dtype="float32"))
         return network, load_tokenizer(folder)

@@ -21,6 +21,7 @@ class VideoRecipe(Recipe):
     """The base recipe of video denoising: settings and data that are the same for all models."""
 
     has_head = False
+    in_paper = True
     data_help = "PATH, a folder or file of videos"
     packages = ("av", "PIL")
 

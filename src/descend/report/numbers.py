@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
@@ -78,9 +77,10 @@ def _needed(group: Group) -> Table:
 def numbers(group: Group) -> tuple[Table, list[str]]:
     """The arms' measure at half and full depth, differences from plain training, and their means over noise."""
     measure, depth, arms, several = group.measure, group.depth, group.arms, len(group.noise_levels) > 1
-    held_to = {Path(name).absolute() for run in group.runs if (name := run.summary.layers_needed.baseline)}
+    folders = (run.summary.layers_needed.held_folder(run.folder) for run in group.runs if run.folder)
+    held_to = {folder.resolve() for folder in folders if folder}
     plain = [arm for arm in arms if arm.summary.method == "erm"]
-    named = (arm for arm in plain if any(run.folder and run.folder.absolute() in held_to for run in arm.runs))
+    named = (arm for arm in plain if any(run.folder and run.folder.resolve() in held_to for run in arm.runs))
     baseline = next(named, plain[0] if plain else None)
     known = {arm.label: _jackknife(group, arm.runs) for arm in arms}
 

@@ -27,6 +27,7 @@ from descend.results.card import (
     write_card,
 )
 from descend.results.config import (
+    ADAPTERS_FILE,
     CERTIFIED_FILE,
     DENOISERS,
     MODELS,
@@ -38,6 +39,7 @@ from descend.results.config import (
     check_language_run,
     check_model,
     exported_type,
+    holds_model,
     read_config,
     read_trained,
 )
@@ -132,6 +134,7 @@ from descend.results.verdict import (
 )
 
 __all__ = [
+    "ADAPTERS_FILE",
     "ALONE",
     "CARD_FILE",
     "CERTIFIED_FILE",
@@ -228,6 +231,7 @@ __all__ = [
     "forget_models",
     "forget_results",
     "free_name",
+    "holds_model",
     "hub_name",
     "is_checkpoint",
     "is_foreign",

@@ -1,6 +1,8 @@
 """What all files of a run have in common: the version of the schema, numbers, and one error for a damaged file."""
 
 import math
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -28,6 +30,9 @@ def run_name(folder: Path) -> str:
 MOST_SHOWN = 60
 """Characters of a wrong value in an error."""
 
+MOST_RUNS = 8
+"""Runs that an error names."""
+
 
 def nan_for_null(value: Any) -> Any:
     """Null in JSON stands for a number that is not finite."""
@@ -43,6 +48,22 @@ OptionalNumbers = list[float | None]
 
 ByLevel = dict[float, list[Number]]
 """Noise level γ → one number for each layer 0 … L."""
+
+
+def refuse_comparison(folder: Path, summary: Any) -> None:
+    """Refuse the folder of a comparison where a run is expected.
+
+    Args:
+        folder: The folder.
+        summary: What its ``summary.json`` holds.
+
+    Raises:
+        InputError: If it names the runs that were compared; it names them.
+    """
+    folders = summary.get("folders") if isinstance(summary, Mapping) else None
+    if isinstance(folders, list):
+        runs = " or ".join(os.path.normpath(folder / str(each)) for each in folders[:MOST_RUNS])
+        raise InputError(f"{folder} holds a comparison, and no run. Give one of its runs: {runs}.")
 
 
 class Part(BaseModel):

@@ -7,12 +7,24 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, JsonValue, ValidationError
 
 from descend.errors import InputError, refuse
-from descend.reading import read_json
-from descend.results.base import CONFIG_FILE, GROUPS_FILE, RECORDS_FILE, SUMMARY_FILE, File, Part, parse
+from descend.reading import MOST_RECORD, read_json
+from descend.results.base import (
+    CONFIG_FILE,
+    GROUPS_FILE,
+    RECORDS_FILE,
+    SUMMARY_FILE,
+    File,
+    Part,
+    parse,
+    refuse_comparison,
+)
 from descend.results.folder import write_json
 
 MODELS = ("model", "best_feasible")
 """The folders of a run that may hold a model."""
+
+ADAPTERS_FILE = "adapter_config.json"
+"""What PEFT's adapters have in place of a model's ``config.json``."""
 
 LANGUAGE = ("llm-sft", "lm")
 """The recipes of language models."""
@@ -107,6 +119,11 @@ class RunConfig(File):
         return {"trained_on": {"sigma": self.sigma, "seed": self.seed, **noise}}
 
 
+def holds_model(folder: Path) -> bool:
+    """Whether a folder holds a saved model, or adapters of one."""
+    return any((folder / file).is_file() for file in (CONFIG_FILE, ADAPTERS_FILE))
+
+
 def check_model(run: Path, model: str) -> None:
     """Refuse a model that a run does not hold.
 
@@ -117,15 +134,14 @@ def check_model(run: Path, model: str) -> None:
     Raises:
         InputError: If the run has no such model; it lists those that it has.
     """
-    files = ("config.json", "adapter_config.json")
-    held = [name for name in MODELS if any((run / name / file).is_file() for file in files)]
-    refuse(
-        (
-            model not in held,
-            f"{run} has no model named {model!r}; its models: {' and '.join(held) or 'none yet'}. If it lacks one, "
-            "finish the run first: the same descend train with --resume.",
-        )
-    )
+    held = [name for name in MODELS if holds_model(run / name)]
+    todo = "Give one of them." if held else ""
+    if MODELS[0] not in held:
+        todo = "Finish the run first: the same descend train with --resume."
+    elif model == MODELS[1]:
+        todo = "It had no constraints, or at no evaluation in training all of them held. Leave --model out."
+    have = f"its models: {' and '.join(held)}" if held else "it has none yet"
+    refuse((model not in held, f"{run} has no model named {model!r}; {have}. {todo}"))
 
 
 def check_language_run(run: Path, model: str, layer: int | None = None) -> None:
@@ -162,6 +178,8 @@ def read_config(folder: Path) -> RunConfig:
     """
     path, written = folder / CONFIG_FILE, (RECORDS_FILE, GROUPS_FILE, SUMMARY_FILE, "checkpoint-*")
     if not path.exists() and any(any(folder.glob(name)) for name in written):
+        if (folder / SUMMARY_FILE).is_file():
+            refuse_comparison(folder, read_json(folder / SUMMARY_FILE, MOST_RECORD))
         page = f" Its page: descend report {folder}." if (folder / SUMMARY_FILE).is_file() else ""
         raise InputError(
             f"{folder} was written by descend layers or by a script, and is no run of descend train, which names its "

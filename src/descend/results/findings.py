@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import JsonValue, model_validator
@@ -182,7 +183,7 @@ class LayersNeeded(Part):
     """How many layers suffice at one noise level, with 95 % confidence.
 
     Attributes:
-        baseline: To whose full depth layers are held, a run's folder; None for the model's own.
+        baseline: To whose full depth layers are held, a run's folder as seen from this one; None for the model's own.
         seed: The baseline's; None without one, or where it was not trained.
         noise: The level γ.
         compared_with: The layer of the model that counts as full depth: the ``last`` one, or the ``best`` on validation
@@ -226,6 +227,18 @@ class LayersNeeded(Part):
     steps: int | None = None
     learning_rate: JsonValue = None
     why: str = ""
+
+    def held_folder(self, run: Path) -> Path | None:
+        """The baseline's folder; None without one.
+
+        Args:
+            run: The folder of the run that was evaluated. Older versions named the baseline from where the command was
+                typed.
+        """
+        if self.baseline is None:
+            return None
+        beside = run / self.baseline
+        return beside if beside.is_dir() else Path(self.baseline)
 
     def choice(self, percent: int) -> Choice | None:
         """K for a tolerance: the one chosen on validation data; without any the one certain on the evaluated data."""

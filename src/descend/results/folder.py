@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 
 from descend import reading
 from descend.errors import InputError, SaveError, refuse
-from descend.writing import LOCK_FILE, PART, flush, locked, open_to, private_folder, remove_parts, replacing
+from descend.writing import LOCK_FILE, PART, flush, is_empty, locked, open_to, private_folder, remove_parts, replacing
 
 LEDGER_FILE = "written.json"
 
@@ -290,7 +290,8 @@ def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
     """Write a folder in one piece: fill the folder that it yields; after the ``with`` block that is put in place.
 
     It gets a ledger. Of a folder of ours that is there already, files that somebody added stay, and those that somebody
-    edited are renamed; a folder of somebody else is renamed as a whole. Both is said.
+    edited are renamed; a folder of somebody else is renamed as a whole. Both is said. An empty folder that a person
+    made is filled where it is, file by file: it may be a link, the root of a disk, or where a shell stands.
 
     Args:
         folder: The folder.
@@ -301,6 +302,10 @@ def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
         SaveError: If it can't be written; the folder is as it was.
     """
     try:
+        if not alone and folder.is_dir() and is_empty(folder):
+            with merged_folder(folder) as part:
+                yield part
+            return
         folder.parent.mkdir(parents=True, exist_ok=True)
         if alone:
             remove_parts(folder.parent, kind=ALONE)
@@ -367,7 +372,9 @@ def merged_folder(folder: Path) -> Iterator[Path]:
         SaveError: If it can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with private_folder(folder) as part:
+    with private_folder(folder) as private:
+        part = private / "part"
+        part.mkdir()
         yield part
         with _locked_ledger(folder) as files:
             for path in sorted(each for each in part.rglob("*") if each.is_dir()):
@@ -390,6 +397,7 @@ def merged_folder(folder: Path) -> Iterator[Path]:
             for name, path in new.items():
                 place = folder / name
                 place.parent.mkdir(parents=True, exist_ok=True)
+                open_to(path, part.stat().st_mode)
                 flush(path)
                 os.replace(path, place)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from descend.errors import refuse
-from descend.reading import read_json
+from descend.reading import MOST_RECORD, read_json
 from descend.results.base import (
     MOST_SHOWN,
     SUMMARY_FILE,
@@ -21,6 +21,7 @@ from descend.results.base import (
     Part,
     nan_for_null,
     parse,
+    refuse_comparison,
 )
 from descend.results.config import PRETRAINED, SOLVERS
 from descend.results.dual import Dual
@@ -422,7 +423,9 @@ def read_summary(folder: Path) -> Summary:
             f"{folder} has no {SUMMARY_FILE}; evaluate it first, by descend evaluate or in Python.",
         )
     )
-    return Summary.read(path)
+    content = read_json(path, MOST_RECORD)
+    refuse_comparison(folder, content)
+    return parse(Summary, content, str(path), Summary.todo)
 
 
 class Comparison(File):

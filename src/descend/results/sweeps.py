@@ -110,7 +110,7 @@ class SweepFile(File):
         split: The split that trials are chosen on.
         levels: The noise levels γ that they are chosen by.
         given: Flags that hold for all trials.
-        trials: The number of trials asked for.
+        trials: The number of trials that the last call asked for.
         seeds: Runs of each trial.
         rule: The rule of choice, in words.
         methods: The search of each method.
@@ -130,3 +130,10 @@ class SweepFile(File):
     seeds: int = 1
     rule: str
     methods: dict[str, MethodSearch]
+
+    @property
+    def unequal(self) -> str:
+        """Says that methods have different numbers of trials, as where a later call searched one further; or empty."""
+        numbers = {len(search.trials) for search in self.methods.values()}
+        told = "The methods have different numbers of trials, so their results can't be compared."
+        return told if len(numbers) > 1 else ""

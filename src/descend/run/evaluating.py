@@ -290,6 +290,7 @@ def results_of(
         validation=results.get("validation"),
         compare_with=compare_with,
         full_depth=full_depth,
+        folder=run.folder,
     )
     entries = {name: result for name, result in results.items() if name in Summary.model_fields}
     summary = with_words(Summary(**content | entries))

@@ -109,8 +109,8 @@ def choose(
     measured, beside = summary.validation, ""
     better = summary.higher_is_better
     within, digits = tolerance_words(tolerance, better), 4 if better else 2
-    if compare_with is not None and baseline is None and summary.layers_needed.baseline:
-        baseline = Path(summary.layers_needed.baseline)
+    if compare_with is not None and baseline is None:
+        baseline = summary.layers_needed.held_folder(folder)
     if baseline is not None:
         run, plain = Results.with_groups(folder), Results.with_groups(baseline)
         summary = held(run, plain.of(run.data), compare_with)
@@ -409,8 +409,7 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     """
     network, depth = whole.network.eval(), whole.network.depth
     refuse_broken(network, "the model to export")
-    if kind.dtype is not None:
-        network.to(kind.dtype)
+    network.float()  # in which the folder is read again
     form = kind(network, whole.tokenizer, layers, whole.start)
     with torch.no_grad():
         expected = [form.expected(network, inputs) for inputs in form.batches]
@@ -424,7 +423,7 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     setattr(plain.config, TRAINED_KEY, {**whole.origin, "exported_layers": layers, "of_layers": depth})
     plain.to(kind.dtype or whole.dtype or torch.float32)
     note = form.card_note(plain)
-    with atomic_folder(out.absolute(), alone=False) as part:
+    with atomic_folder(out.resolve(), alone=False) as part:
         output = form.write(plain, part)
         size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
         on_disk = f"The folder takes {size:.3g} MB."

@@ -19,7 +19,7 @@ from descend.models.library import unknown
 from descend.progress import is_quiet
 from descend.recipes import RECIPES
 from descend.recipes.base import config_of, has_classifier
-from descend.results import CONFIG_FILE, MODELS, RESULTS, Provenance, refuse_foreign
+from descend.results import CONFIG_FILE, MODELS, RESULTS, Provenance, holds_model, refuse_foreign
 from descend.run.run import earlier
 from descend.settings import settings_of
 
@@ -46,7 +46,7 @@ def frozen(
         refuse_foreign([out / name for name in RESULTS], "another folder by --out")
     run = Path(model) / MODELS[0]
     refuse(
-        ((run / CONFIG_FILE).is_file(), f"expected a model, and {model} is the folder of a run; give {run}."),
+        (holds_model(run), f"expected a model, and {model} is the folder of a run; give {run}."),
         (
             out is not None and ((out / CONFIG_FILE).exists() or (out / MODELS[0]).exists()),
             f"{out} holds a run or a model, whose evaluation would be lost. Choose another folder by --out.",

@@ -31,8 +31,10 @@ NEAR = 0.05
 Ranges = Mapping[str, tuple[float, float]]
 Settings = dict[str, float | str]
 
+EQUAL = "For every method as many trials, finished or pruned. "
+
 RULE = (
-    "For every method as many trials, finished or pruned. Chosen is the trial with the {better} mean {metric} over the "
+    "Chosen is the trial with the {better} mean {metric} over the "
     "noise levels {levels} on the validation split, of its final model{seeds}; of equal ones the first. A constrained "
     "trial that meets its constraints may be 1 % worse, unless --preset paper is given. From the middle of a run on a "
     "trial is pruned that is among the worst quarter of its method's finished ones. A pruned trial can't be chosen; "
@@ -228,7 +230,8 @@ def line(content: SweepFile, method: str, number: int) -> str:
 
 def sentences(content: SweepFile) -> str:
     """The result of a sweep for the terminal: the rule, a table, and the commands that train with the best settings."""
-    lines = [content.rule, "", f"{'method':14} finished   pruned diverged  best mean {content.metric}"]
+    lines = [content.rule, *filter(None, [content.unequal]), ""]
+    lines += [f"{'method':14} finished   pruned diverged  best mean {content.metric}"]
     for method, search in content.methods.items():
         counts = "".join(f"{search.counts.get(state, 0):9}" for state in ("finished", "pruned", "diverged"))
         best = search.best

@@ -28,10 +28,12 @@ from descend.methods import CLASSES
 from descend.reading import is_inside
 from descend.recipes.configuring import configure
 from descend.results import (
+    CONFIG_FILE,
     DATABASE_FILE,
     FRAMES_FILE,
     MODELS,
     PAGE_FILE,
+    SUMMARY_FILE,
     SWEEP_FILE,
     Summary,
     SweepFile,
@@ -42,7 +44,7 @@ from descend.results import (
 from descend.run.training import planned_steps
 from descend.seeds import Stream, derived
 from descend.settings import settings_of_others
-from descend.sweep.space import RULE, TRIALS, Ranges, draw, folder_of, line, recipe_values, searched_by, space
+from descend.sweep.space import EQUAL, RULE, TRIALS, Ranges, draw, folder_of, line, recipe_values, searched_by, space
 from descend.writing import locked, refuse_link
 
 SPLIT = "validation"
@@ -50,14 +52,19 @@ SPLIT = "validation"
 
 POLL, HEARTBEAT, GRACE, RETRIES = 2, 15, 90, 3
 """Seconds before a waiting worker looks again; between two heartbeats of a trial; without one after which its worker
-counts as killed. And how often such a trial is resumed before another replaces it."""
+counts as killed. And how often a trial is resumed whose worker was killed, before another replaces it; one that a
+person interrupted is always resumed."""
 
 PRUNER = optuna.pruners.PercentilePruner(75.0, n_startup_trials=5)
 """Once five trials have finished, a trial is pruned if three quarters of the finished ones were better. Finished trials
 are the good ones, so a pruner at their median would stop trials that win later."""
 
-PREFIX, SETTINGS = "descend ", "settings"
-"""How a study's name begins, before its method; its attribute with the settings that all its trials share."""
+PREFIX, SETTINGS, GIVEN = "descend ", "settings", "given"
+"""How a study's name begins, before its method; its attributes with the settings that all its trials share, and with
+the flags of those that a person gave."""
+
+LOST_BEFORE = "lost"
+"""The attribute of a trial that says how often its worker was killed."""
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 BEGUN = (*ENDED, TrialState.RUNNING, TrialState.WAITING)
@@ -151,7 +158,7 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
             engine_kwargs={"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True},
             heartbeat_interval=HEARTBEAT,
             grace_period=GRACE,
-            heartbeat_stale_trial_callback=_retry,
+            heartbeat_stale_trial_callback=_retry_lost,
         )
     except (ImportError, ValueError, *LOST) as error:  # ValueError: the port is not a number
         shown = re.sub(r"(?s)^((?>(?:.*?://)?)[^:]*):.*@", r"\1:***@", url)  # without the password
@@ -185,7 +192,15 @@ def _message(error: BaseException) -> str:
 
 def _retry(study: optuna.Study, trial: FrozenTrial) -> None:
     """Enqueue an interrupted trial again, for any worker."""
-    optuna.storages.RetryHeartbeatStaleTrialCallback(RETRIES, inherit_intermediate_values=True)(study, trial)
+    optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=True)(study, trial)
+
+
+def _retry_lost(study: optuna.Study, trial: FrozenTrial) -> None:
+    """The same for a trial whose worker was killed, but at most `RETRIES` times: the trial may be what killed it."""
+    lost = trial.user_attrs.get(LOST_BEFORE, 0)
+    if lost < RETRIES:
+        trial.set_user_attr(LOST_BEFORE, lost + 1)
+        _retry(study, trial)
 
 
 def _recall(study: optuna.Study) -> None:
@@ -266,6 +281,9 @@ class _Worker:
             methods={},
         )
         refuse_foreign([out / each for each in (SWEEP_FILE, PAGE_FILE)], "another folder with --out")
+        of_a_run = [name for name in (CONFIG_FILE, SUMMARY_FILE) if (out / name).exists()]
+        told = f"{out} holds a run or its results ({', '.join(of_a_run)}). Choose another folder with --out."
+        refuse((bool(of_a_run), told))
         # What no trial could begin with is refused before the folder is created: data, methods and constraints.
         self.data = recipe.load()
         model = recipe.network(self.data)
@@ -328,6 +346,7 @@ class _Worker:
                 load_if_exists=True,
             )
             study.enqueue_trial(recipe_values(args, searched))
+            study.set_user_attr(GIVEN, _written(self._given_to(method)))
             study.set_user_attr(SETTINGS, settings)
 
     def _studies(self) -> dict[str, optuna.Study]:
@@ -414,11 +433,13 @@ class _Worker:
         """Write ``sweep.json``, and delete the frames, checkpoints and models of its trials, but the chosen models."""
         command = ["descend", "train", self.file.recipe]
         with locked(self.out, wait=True):  # several workers may finish at the same time
-            methods = {
-                method: searched_by(study, study.user_attrs[SETTINGS], [*command, *_written(self._given_to(method))])
-                for method, study in self._studies().items()
-            }
+            methods = {}
+            for method, study in self._studies().items():
+                given = study.user_attrs.get(GIVEN, _written(self._given_to(method)))  # older ones have none
+                methods[method] = searched_by(study, study.user_attrs[SETTINGS], [*command, *given])
             content = self.file.model_copy(update={"methods": methods})
+            if not content.unequal:
+                content = content.model_copy(update={"rule": EQUAL + content.rule})
             content.write(self.out / SWEEP_FILE)
         best = {search.best.folder for search in content.methods.values() if search.best}
         for trial in (trial for search in content.methods.values() for trial in search.trials):

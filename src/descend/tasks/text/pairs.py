@@ -27,7 +27,7 @@ SECOND = (
 )
 NEGATIVE = ("negative", "negative_1", "hard_negative")
 SCORE = ("score", "scores", "similarity_score", "similarity", "relatedness_score")
-LABEL = ("gold_label", "label", "labels")
+LABEL = ("gold_label", "label", "labels", "is_duplicate")
 """The names of columns in files, in small letters; the first that is there counts."""
 
 SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
