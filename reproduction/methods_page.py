@@ -74,12 +74,16 @@ def _result(test: Gain, adjusted: float) -> str:
 
 def _seeds(test: Gain, adjusted: float) -> str:
     """At the strictest step of Holm's correction."""
-    if math.isnan(test.p) or test.seeds < 2 or (not math.isnan(test.tested_p) and adjusted < ERROR):
+    if not math.isfinite(test.value) or (not math.isnan(test.tested_p) and adjusted < ERROR):
         return "–"
+    if test.seeds < 2:
+        return "not known from one seed"
     if math.isnan(test.tested_p):
-        return "none: it needs more groups"
+        return f"no number: it needs {ENOUGH_GROUPS} groups"
     needed = seeds_that_decide(test.value, test.parts, test.seeds, ERROR / (len(ROBUSTNESS) + len(DEPTH)))
-    return f"more than {MOST_SEEDS}, or more test samples" if needed is None else str(needed)
+    if needed == math.inf:
+        return "no number: it needs more test samples"
+    return f"more than {MOST_SEEDS}" if needed is None else f"{needed:g}"
 
 
 def _depth_picture(table: Table) -> Figure:

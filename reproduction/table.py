@@ -128,10 +128,13 @@ class Gain:
     def __str__(self) -> str:
         if not math.isfinite(self.value):
             return {math.inf: "the other diverged", -math.inf: "diverged"}.get(self.value, "–")
-        # The sum with 0 makes 0 of −0. An end near 0 has a second decimal, so that one sees on which side of 0 it is.
-        low, high = (f"{end:+.{1 if abs(end) >= 0.05 else 2}f}" for end in (self.low, self.high))
+        # A number near 0 has a second decimal, so that one sees on which side of 0 it is.
+        value, low, high = (
+            f"{each:+.{1 if abs(each) >= 0.05 else 2}f}".replace("-0.00", "+0.00")
+            for each in (self.value, self.low, self.high)
+        )
         interval = "" if math.isnan(self.low) else f" ({low} to {high})"
-        return f"{round(self.value, 1) + 0.0:+.1f} %{interval}".replace("-", "−")
+        return f"{value} %{interval}".replace("-", "−")
 
 
 def at_levels(rows: pd.DataFrame, wanted: Callable[[float, float], bool]) -> pd.DataFrame:
@@ -177,7 +180,7 @@ def gain(ours: pd.DataFrame, theirs: pd.DataFrame) -> Gain:
     return Gain(found.value, found.low, found.high, found.p, len(shared), found.groups, found.parts)
 
 
-def seeds_that_decide(value: float, parts: Mapping[str, tuple[float, float]], seeds: int, level: float) -> int | None:
+def seeds_that_decide(value: float, parts: Mapping[str, tuple[float, float]], seeds: int, level: float) -> float | None:
     """The smallest number of seeds at which a difference would have an interval that does not hold 0.
 
     The difference and its spread over seeds stay as they were observed. The variance over groups of test samples does
@@ -190,17 +193,22 @@ def seeds_that_decide(value: float, parts: Mapping[str, tuple[float, float]], se
         level: One less the confidence, two-sided.
 
     Returns:
-        The number; None if `MOST_SEEDS` are not enough or the spread over seeds is not known.
+        The number; infinity if none is enough with these groups; None if more than `MOST_SEEDS` are needed or the
+        spread over seeds is not known.
     """
     if "seeds" not in parts:
         return None
     one = parts["seeds"][0] * seeds
     others = [part for name, part in parts.items() if name != "seeds"]
-    for number_of_seeds in range(2, MOST_SEEDS + 1):
-        error, freedom = combined([(one / number_of_seeds, number_of_seeds - 1), *others])
-        if not error or abs(value) > student.ppf(1 - level / 2, freedom) * error:
-            return number_of_seeds
-    return None
+
+    def decides(*variances: tuple[float, float]) -> bool:
+        error, freedom = combined([*variances, *others])
+        return not error or abs(value) > student.ppf(1 - level / 2, freedom) * error
+
+    if others and not decides():
+        return math.inf
+    enough = (number for number in range(2, MOST_SEEDS + 1) if decides((one / number, number - 1)))
+    return next(enough, None)
 
 
 def _left_out(run: Any) -> np.ndarray:

@@ -131,8 +131,8 @@ def refuse_full(folder: Path, choice: str = "another with --out") -> None:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing but temporary folders, which a process makes there or a killed one left."""
-    return all(each.name.startswith(PART) for each in folder.iterdir())
+    """Whether a folder holds nothing but locks and temporary folders, of a process at work or of a killed one."""
+    return all(each.name.startswith((PART, LOCK_FILE)) for each in folder.iterdir())
 
 
 @contextmanager

@@ -270,7 +270,7 @@ ESCAPE = "{{ cycler.__init__.__globals__.__builtins__.open('%s', 'w') }}"
         ("doc_to_text: !function helper.text\n" + METRIC, r"task\.yaml has !function helper\.text.*--trust-code"),
         ("include: middle.yml\n" + METRIC, r"inner has !function helper\.text.*--trust-code"),
         ("include: [{folder}/inner]\n" + METRIC, r"inner has !function"),
-        ("group: mine\ntask: [arc_easy]\n", r"expected the YAML file of one task; .* is of a group or of none"),
+        ("group: mine\ntask: [arc_easy]\n", r"expected the YAML file of one task; .* is of a group"),
         (TEXT + "metric_list: [{metric: !function helper.metric}]\n", r"runs code or writes files: .*helper\.metric"),
         (TEXT + "metric_list: [{metric: {folder}/script}]\n", r"metric \S+/script, which is none of lm-eval's own"),
         (TEXT + "metric_list: [{metric: acc, hf_evaluate: true}]\n", "package evaluate"),

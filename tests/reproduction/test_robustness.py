@@ -186,7 +186,9 @@ def test_the_seeds_that_would_decide_are_those_of_a_t_test_with_the_same_mean_an
 
 
 def test_no_number_of_seeds_makes_up_for_too_few_test_samples():
-    assert seeds_that_decide(1.0, {"seeds": (1.0, 4), "groups": (4.0, 39)}, 5, 0.05) is None
+    assert seeds_that_decide(1.0, {"seeds": (1.0, 4), "groups": (4.0, 39)}, 5, 0.05) == math.inf
+    assert seeds_that_decide(1.0, {"seeds": (1.0, 4), "groups": (0.1, 39)}, 5, 0.05) > 5
+    assert seeds_that_decide(0.01, {"seeds": (1.0, 4)}, 5, 0.05) is None  # more than are considered
     assert seeds_that_decide(1.0, {"groups": (0.1, 39)}, 1, 0.05) is None
 
 
@@ -207,6 +209,8 @@ def test_primaries_say_what_is_decided_open_or_not_run():
     assert set(made.result.iloc[[1, 2, 4, 5]]) == {"no seed of both is there"}
     single = methods_page.primaries(table([row for row in rows if row["seed"] == 0])).iloc[0]
     assert (single.result, single["p (Holm)"]) == ("undecided: one seed", "–")  # whatever its test samples say
+    told = [row["seeds that would decide"] for row in (video, single)]
+    assert told == ["no number: it needs 12 groups", "not known from one seed"]
     gone = [run(TEXT, "algorithm-1", seed, [0.5] * 3) | {"diverged": seed == 0} for seed in range(5)]
     assert methods_page.primaries(table([*rows[:5], *gone])).result[0] == "undecided: diverged"
 

@@ -71,7 +71,7 @@ def test_a_gain_needs_shared_seeds_counts_what_diverged_and_knows_which_way_is_u
     gone = rows([math.inf], diverged=True)
     assert gain(gone, rows([1.0])).verdict == "worse" and gain(rows([1.0]), gone).verdict == "better"
     assert math.isnan(gain(gone, gone).value) and str(gain(gone, rows([1.0]))) == "diverged"
-    assert str(Gain(-0.04, -0.5, -0.03)) == "+0.0 % (−0.5 to −0.03)", "an end near 0 shows its side"
+    assert str(Gain(-0.04, -0.5, -0.03)) == "−0.04 % (−0.5 to −0.03)", "a number near 0 shows its side"
     assert gain(rows([0.9], higher=True), rows([0.8], higher=True)).value == pytest.approx(12.5)
     assert over_noise([0, 1, 2], np.array([1.0, 0.5, 0.5]), True) == pytest.approx(1.25)
     assert over_noise([0, 1, 2], np.array([1.0, 2.0, 6.0]), False) == pytest.approx(3)

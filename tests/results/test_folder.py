@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from descend.errors import InputError
+from descend.errors import InputError, SaveError
 from descend.results import atomic_folder, is_ours, put
 from descend.writing import LOCK_FILE, locked, new_file, refuse_full
 
@@ -140,14 +140,41 @@ def test_an_empty_folder_that_a_person_made_is_filled_where_it_is(tmp_path, monk
     monkeypatch.chdir(place)
     refuse_full(Path("."))
     with atomic_folder(link, alone=False) as part:
-        assert part.stat().st_dev == place.stat().st_dev and part.is_relative_to(link)  # a mount point has its own disk
+        assert part.is_relative_to(place)  # a mount point has its own disk
         (part / "deep").mkdir()
         (part / "deep" / "file").write_text("all")
     assert Path("deep/file").read_text() == "all" and place.stat().st_ino == before and link.is_symlink()
     assert is_ours(place)
     with pytest.raises(InputError, match="must be a new or an empty folder"):
         refuse_full(place)
+    assert not (place / ".descend-part-left").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "place"]
+
+
+@pytest.mark.parametrize("fault", ["long", "full", "other"])
+def test_an_empty_folder_gets_all_files_or_none(tmp_path, monkeypatch, fault):
+    (out := tmp_path / "out").mkdir()
+    replace = os.replace
+
+    def failing(path, place):
+        if Path(place).name == "b":
+            raise OSError(errno.ENOSPC, "no space")
+        replace(path, place)
+
+    errors = {"long": nullcontext(), "full": pytest.raises(SaveError)}
+    filled = errors.get(fault, pytest.raises(InputError, match="filled"))
+    with filled, atomic_folder(out, alone=False) as part:
+        for name in "ab":
+            (part / name).write_text(name)
+        if fault == "long":
+            os.utime(part.parent, (time.time() - 7200,) * 2)
+        elif fault == "other":
+            (out / "theirs").write_text("theirs")
+        else:
+            monkeypatch.setattr("descend.results.folder.os.replace", failing)
+    monkeypatch.undo()
+    left = {"long": ["a", "b", "written.json"], "full": [], "other": ["theirs"]}
+    assert sorted(path.name for path in out.iterdir()) == left[fault]
 
 
 def written(part: Path, text: str) -> None:

@@ -228,9 +228,9 @@ def test_a_model_that_can_not_be_read_at_every_layer_is_refused(prompted, triple
 def test_modules_without_one_chain_of_layers_are_refused(prompted, triplets, tmp_path, kinds, message):
     folder = tmp_path / "model"
     copytree(prompted, folder)
-    paths = ["0_Transformer", "1_Pooling"] if kinds == ["Transformer", "Pooling"] else [""] * 2
+    paths = ["0_Transformer", "1_Pooling"] if kinds == ["Transformer", "Pooling"] else [""] * len(kinds)
     listed = [
-        {"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=False)
+        {"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=True)
     ]
     (folder / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(InputError, match=message):

@@ -92,7 +92,7 @@ def test_adapters_are_trained_saved_evaluated_and_merged_and_the_type_of_weights
     assert after < before - 0.1  # it has learned more, and what it learned was loaded again
     assert "PEFT" not in (lora / "model" / "README.md").read_text()
     line = refused(capsys, "layers", lora, "--data", "generated", "--out", tmp_path / "layers")
-    assert f"is the folder of a run; give {lora / 'model'}" in line
+    assert "holds adapters of one. Write the whole by descend export RUN --layers L." in line
     out, _ = said(capsys, "export", lora, "--layers", "2", "--out", tmp_path / "merged")
     assert "holds adapters" in out and "vllm serve WHOLE" in out
 

@@ -57,6 +57,14 @@ def mnli(count):
     ]
 
 
+def test_whether_questions_are_duplicates_may_be_a_truth(tmp_path):
+    for name, yes, no in (("numbers", 1, 0), ("words", "True", "False"), ("truths", True, False)):
+        rows = [row | {"is_duplicate": no if place % 3 else yes} for place, row in enumerate(pairs(20))]
+        found = read_pairs(write(tmp_path / f"{name}.jsonl", rows))
+        assert (found.kind, found.notes) == ("scored", ())
+        assert {row["label"] for side in found.sides.values() for row in side} == {0.0, 1.0}
+
+
 def texts_of(found):
     return {tuple(row["texts"]) for side in found.sides.values() for row in side}
 

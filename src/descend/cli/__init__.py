@@ -49,6 +49,7 @@ What you want, and the method; docs/results/README.md has the evidence and the c
   one known number K of them     train --keep-layers K
   bounds that you state          train --alpha A, --within W or --after L
   every layer lowers the loss    train --method constrained; with the paper's settings: paper
+  robustness to noise            train --noise GAMMA
 
   descend COMMAND --help    how a command is used, and its options
   descend --version         the version

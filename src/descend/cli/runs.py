@@ -196,7 +196,7 @@ def layers(words: Sequence[str]) -> None:
     refuse_file(out, "another place with --out")
     if options.save is not None:
         refuse_full(options.save, "another folder by --save")
-        places = [path.resolve() for path in (out, options.save)]
+        places = [Path(os.path.realpath(path)) for path in (out, options.save)]
         refuse(
             (
                 places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]),
@@ -403,9 +403,9 @@ def refuse_ranks(command: str) -> None:
 
 def check_free_for_page(out: Path) -> None:
     """Refuse a folder whose summary.json or page is not a comparison's, since they would be overwritten."""
-    from descend.results import CONFIG_FILE, PAGE_FILE, SUMMARY_FILE, refuse_foreign
+    from descend.results import CONFIG_FILE, PAGE_FILE, SUMMARY_FILE, SWEEP_FILE, refuse_foreign
 
     refuse_foreign([out / SUMMARY_FILE, out / PAGE_FILE], "another folder with --out")
     summary = read_json(out / SUMMARY_FILE) if (out / SUMMARY_FILE).exists() else {"folders": []}
-    if out.is_file() or (out / CONFIG_FILE).exists() or "folders" not in summary:
+    if out.is_file() or any((out / name).exists() for name in (CONFIG_FILE, SWEEP_FILE)) or "folders" not in summary:
         raise InputError(f"{out} holds something else than a comparison; choose another folder with --out.")

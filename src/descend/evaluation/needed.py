@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,9 @@ def layers_needed(
         entries["seed"] = None if baseline.summary.method == "plain" else baseline.summary.seed  # as it is: no training
         named = baseline.folder
         if named is not None and folder is not None:
-            named = Path(os.path.relpath(named.resolve(), folder.resolve()))
+            named = named.resolve()
+            with suppress(ValueError):  # on another drive
+                named = Path(os.path.relpath(named.parent, folder.resolve()), named.name)
         entries |= {"baseline": str(named), "last": timed(lasts[noise]), "full_layer": reference}
         entries["full"] = math.sqrt(mean) if groups.root else mean
     smallest = trained.needed()

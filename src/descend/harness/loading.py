@@ -155,7 +155,7 @@ def _check_file(name: str, trust_code: bool) -> None:
     """
     with refusing(f"{name} is not YAML of a task"):
         try:
-            content, code = _yaml_loader.load_yaml(name, resolve_func=False), []
+            content, code = _yaml_loader.load_yaml(name, resolve_func=not trust_code), []
         except InputError as error:  # of the loader that runs no code
             content, code = {}, [str(error)]
     code += [] if trust_code else _code(content)
@@ -163,8 +163,8 @@ def _check_file(name: str, trust_code: bool) -> None:
     refuse(
         (bool(code), f"{words} Read it, and give --trust-code if you trust it."),
         (
-            not isinstance(content, dict) or "group" in content,
-            f"expected the YAML file of one task; {name} is of a group or of none. Name its tasks in --tasks.",
+            "group" in content and "class" not in content,
+            f"expected the YAML file of one task; {name} is of a group. Name its tasks in --tasks.",
         ),
     )
 

@@ -62,8 +62,8 @@ def refuse_comparison(folder: Path, summary: Any) -> None:
     """
     folders = summary.get("folders") if isinstance(summary, Mapping) else None
     if isinstance(folders, list):
-        runs = " or ".join(os.path.normpath(folder / str(each)) for each in folders[:MOST_RUNS])
-        raise InputError(f"{folder} holds a comparison, and no run. Give one of its runs: {runs}.")
+        runs = " or ".join(os.path.normpath(folder / str(each)[:MOST_SHOWN]) for each in folders[:MOST_RUNS])
+        raise InputError(f"{folder} holds a comparison, and no run. Give one of its runs: {runs or 'it names none'}.")
 
 
 class Part(BaseModel):

@@ -238,7 +238,8 @@ class LayersNeeded(Part):
         if self.baseline is None:
             return None
         beside = run / self.baseline
-        return beside if beside.is_dir() else Path(self.baseline)
+        ours = self.baseline.startswith("..") or (beside.is_dir() and not beside.samefile(run))
+        return beside if ours else Path(self.baseline)
 
     def choice(self, percent: int) -> Choice | None:
         """K for a tolerance: the one chosen on validation data; without any the one certain on the evaluated data."""

@@ -302,8 +302,11 @@ def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
         SaveError: If it can't be written; the folder is as it was.
     """
     try:
+        if not alone:
+            folder = Path(os.path.realpath(folder))  # a name such as `.` or that of a link is none to write beside
         if not alone and folder.is_dir() and is_empty(folder):
-            with merged_folder(folder) as part:
+            remove_parts(folder)  # which a killed process left
+            with merged_folder(folder, empty=True) as part:
                 yield part
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -360,23 +363,27 @@ def _put_in_place(part: Path, folder: Path, ours: bool) -> None:
 
 
 @contextmanager
-def merged_folder(folder: Path) -> Iterator[Path]:
+def merged_folder(folder: Path, *, empty: bool = False) -> Iterator[Path]:
     """Write files into a folder that may hold others: fill the folder that it yields, whose files are then put there.
 
     A file of that name that somebody else wrote or edited is renamed, and that is said; a card stays.
 
     Args:
         folder: The folder; it is made.
+        empty: Whether it must be empty still: then it has all files or, if one can't be put there, none.
 
     Raises:
         SaveError: If it can't be written.
+        InputError: If another process has filled the empty folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with private_folder(folder) as private:
         part = private / "part"
         part.mkdir()
         yield part
+        os.utime(private)  # as others remove what nobody has written for long
         with _locked_ledger(folder) as files:
+            refuse((empty and not is_empty(folder), f"{folder} was filled by another process. Choose another folder."))
             for path in sorted(each for each in part.rglob("*") if each.is_dir()):
                 place = folder / path.relative_to(part)
                 if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -394,12 +401,20 @@ def merged_folder(folder: Path) -> Iterator[Path]:
                         set_aside(place)
                 files[name] = entry
             _write_ledger(folder, files)
-            for name, path in new.items():
-                place = folder / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                open_to(path, part.stat().st_mode)
-                flush(path)
-                os.replace(path, place)
+            try:
+                for name, path in new.items():
+                    place = folder / name
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    open_to(path, part.stat().st_mode)
+                    flush(path)
+                    os.replace(path, place)
+                for place in {folder, *((folder / name).parent for name in new)}:
+                    flush(place)
+            except OSError:
+                for path in [] if not empty else [*folder.iterdir()]:
+                    if not path.name.startswith((PART, LOCK_FILE)):
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                raise
 
 
 # --- removing

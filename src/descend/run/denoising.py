@@ -72,7 +72,10 @@ def denoise(
     shaken = None if noise is None or denoiser.noise is None else denoiser.noise.at(noise)
     # Of each clip: frames; over them sums of squared errors in grey levels, noisy, denoised and blurred.
     sums = {clip.name: np.zeros(4) for clip in clips}
-    with atomic_folder(out.resolve(), alone=False) as part, progress(announced or None, "denoising", "frame") as bar:
+    with (
+        atomic_folder(out, alone=False) as part,
+        progress(announced or None, "denoising", "frame") as bar,
+    ):
         for number, clip in enumerate(clips):
             folder = part / clip.name
             folder.mkdir(parents=True, exist_ok=True)  # another clip may lie in a folder of this name

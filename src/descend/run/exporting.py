@@ -409,7 +409,8 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     """
     network, depth = whole.network.eval(), whole.network.depth
     refuse_broken(network, "the model to export")
-    network.float()  # in which the folder is read again
+    if kind.compared_in is not None:
+        network.to(kind.compared_in)
     form = kind(network, whole.tokenizer, layers, whole.start)
     with torch.no_grad():
         expected = [form.expected(network, inputs) for inputs in form.batches]
@@ -423,7 +424,7 @@ def _write(whole: _Whole, layers: int, out: Path, kind: type[Format]) -> tuple[A
     setattr(plain.config, TRAINED_KEY, {**whole.origin, "exported_layers": layers, "of_layers": depth})
     plain.to(kind.dtype or whole.dtype or torch.float32)
     note = form.card_note(plain)
-    with atomic_folder(out.resolve(), alone=False) as part:
+    with atomic_folder(out, alone=False) as part:
         output = form.write(plain, part)
         size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
         on_disk = f"The folder takes {size:.3g} MB."

@@ -40,6 +40,9 @@ class Format:
     dtype: ClassVar[torch.dtype | None] = None
     """The type of the weights; None for the model's own."""
 
+    compared_in: ClassVar[torch.dtype | None] = None
+    """The type in which the output of exit K is computed; None for the model's own."""
+
     metadata: ClassVar[dict[str, Any]] = {}
     """Further metadata of the card."""
 

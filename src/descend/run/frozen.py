@@ -45,7 +45,12 @@ def frozen(
     if out is not None:
         refuse_foreign([out / name for name in RESULTS], "another folder by --out")
     run = Path(model) / MODELS[0]
+    adapters = [each for each in (Path(model), run) if holds_model(each) and not (each / CONFIG_FILE).is_file()]
     refuse(
+        (
+            bool(adapters),
+            f"expected a model; {model} holds adapters of one. Write the whole by descend export RUN --layers L.",
+        ),
         (holds_model(run), f"expected a model, and {model} is the folder of a run; give {run}."),
         (
             out is not None and ((out / CONFIG_FILE).exists() or (out / MODELS[0]).exists()),

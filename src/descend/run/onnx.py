@@ -85,7 +85,7 @@ class Onnx(Format):
     """
 
     name = ONNX
-    dtype = torch.float32
+    dtype = compared_in = torch.float32
     metadata = {"library_name": "onnx"}  # noqa: RUF012
     timed = " in PyTorch"
     instead = f" {LEAVE_OUT}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -33,6 +34,7 @@ class SentenceTransformers(Format):
     """
 
     name = SENTENCES
+    compared_in = torch.float32  # that of the modules behind the encoder
     metadata = {  # noqa: RUF012  # an embedding model has no accuracy
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",

@@ -282,6 +282,7 @@ class _Worker:
         )
         refuse_foreign([out / each for each in (SWEEP_FILE, PAGE_FILE)], "another folder with --out")
         of_a_run = [name for name in (CONFIG_FILE, SUMMARY_FILE) if (out / name).exists()]
+        of_a_run = [] if (out / SWEEP_FILE).exists() else of_a_run
         told = f"{out} holds a run or its results ({', '.join(of_a_run)}). Choose another folder with --out."
         refuse((bool(of_a_run), told))
         # What no trial could begin with is refused before the folder is created: data, methods and constraints.

@@ -33,6 +33,9 @@ LABEL = ("gold_label", "label", "labels", "is_duplicate")
 SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
 """The score of a pair with a label of MNLI's."""
 
+TRUTH = {"true": 1.0, "false": 0.0}
+"""The score of a pair whose label says whether it is one, such as whether it is a duplicate."""
+
 MOST_CANDIDATES = 20_000
 """Texts among which negatives are looked for, evenly taken."""
 
@@ -258,6 +261,8 @@ def _labelled(
             if given == "-" and score is None:  # MNLI's annotators did not agree
                 passed["Rows that have a label on which the annotators did not agree are left out"] += 1
                 continue
+            if score is None:
+                given = TRUTH.get(str(given).casefold(), given)
             value = given if score is None and given in MNLI_LABELS else _number(given, place)
             types.add(type(value))
             if len(types) > 1:
@@ -480,4 +485,5 @@ def _scaled(sides: dict[str, list[dict[str, Any]]], name: str) -> list[str]:
 
 def _refuse_equal(scores: list[float], side: str) -> None:
     """Refuse a side whose scores rank no pairs."""
-    refuse((len({*scores}) < 2, f"all scores of {side} are equal, so they rank no pairs. Give pairs of other scores."))
+    told = f"all scores of {side} are equal, so they rank no pairs. Give pairs of other scores, or remove their column."
+    refuse((len({*scores}) < 2, told))
