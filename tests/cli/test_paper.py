@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from descend.recipes import configure
+from descend.errors import InputError
+from descend.recipes import RECIPES, configure
 from descend.results import read_config, read_summary
 from descend.training.preset import HELD, paper
 from reproduction.table import read
@@ -122,6 +123,15 @@ def test_what_it_decides_itself_is_refused(capsys, tmp_path, words, line):
 def test_a_recipe_without_the_papers_form_is_refused(capsys, tmp_path):
     line = refused(capsys, "paper", "pgd", "--data", "generated", "--out", tmp_path / "out")
     assert "the paper has no recipe 'pgd'; expected one of video-ut," in line and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_whether_the_paper_has_a_form_for_it(name):
+    if RECIPES[name].settings.in_paper:
+        assert paper(name).training["preset"] == "paper"
+    else:
+        with pytest.raises(InputError, match="preset paper is for the recipes"):
+            paper(name)
 
 
 @pytest.mark.parametrize(("recipe", "model", "depth"), [("video-ut", "UT", 5), ("video-dust", "DUST", 3)])

@@ -346,13 +346,15 @@ def _width(run: Path) -> int:
     from safetensors import safe_open
 
     from descend.reading import read_json
-    from descend.results import ADAPTERS_FILE, CONFIG_FILE, read_trained
+    from descend.results import ADAPTERS_FILE, CONFIG_FILE, holds_adapters, read_trained
 
-    folder, todo = run if read_trained(run) is not None else run / "model", "finish the run first, or give --dimension."
-    if (folder / ADAPTERS_FILE).is_file() and not (folder / CONFIG_FILE).is_file():  # the embeddings are the base's
+    folder = run if read_trained(run) is not None else run / "model"
+    todo = "finish the run first, or give --dimension."
+    if holds_adapters(folder):  # the embeddings are in the model that they are for
         adapters = read_json(folder / ADAPTERS_FILE)
         base = adapters.get("base_model_name_or_path") if isinstance(adapters, dict) else None
-        folder, todo = Path(str(base)), f"its adapters are for {base!r:.80}, which is no folder here. Give --dimension."
+        folder = Path(str(base))
+        todo = f"its adapters are for {base!r:.80}, which is no folder here. Give --dimension."
     file = folder / CONFIG_FILE
     refuse((not file.is_file(), f"{run} has no model to read the dimension from; {todo}"))
     config = read_json(file)

@@ -61,9 +61,9 @@ def refuse_comparison(folder: Path, summary: Any) -> None:
         InputError: If it names the runs that were compared; it names them.
     """
     folders = summary.get("folders") if isinstance(summary, Mapping) else None
-    if isinstance(folders, list):
+    if isinstance(folders, list) and folders:
         runs = " or ".join(os.path.normpath(folder / str(each)[:MOST_SHOWN]) for each in folders[:MOST_RUNS])
-        raise InputError(f"{folder} holds a comparison, and no run. Give one of its runs: {runs or 'it names none'}.")
+        raise InputError(f"{folder} holds a comparison, and no run. Give one of its runs: {runs}.")
 
 
 class Part(BaseModel):

@@ -124,6 +124,11 @@ def holds_model(folder: Path) -> bool:
     return any((folder / file).is_file() for file in (CONFIG_FILE, ADAPTERS_FILE))
 
 
+def holds_adapters(folder: Path) -> bool:
+    """Whether a folder holds adapters, and not the model that they are for."""
+    return (folder / ADAPTERS_FILE).is_file() and not (folder / CONFIG_FILE).is_file()
+
+
 def check_model(run: Path, model: str) -> None:
     """Refuse a model that a run does not hold.
 
@@ -178,9 +183,10 @@ def read_config(folder: Path) -> RunConfig:
     """
     path, written = folder / CONFIG_FILE, (RECORDS_FILE, GROUPS_FILE, SUMMARY_FILE, "checkpoint-*")
     if not path.exists() and any(any(folder.glob(name)) for name in written):
+        page = ""
         if (folder / SUMMARY_FILE).is_file():
             refuse_comparison(folder, read_json(folder / SUMMARY_FILE, MOST_RECORD))
-        page = f" Its page: descend report {folder}." if (folder / SUMMARY_FILE).is_file() else ""
+            page = f" Its page: descend report {folder}."
         raise InputError(
             f"{folder} was written by descend layers or by a script, and is no run of descend train, which names its "
             "data and model. descend layers MODEL --data PATH --save FOLDER --layers K writes the first layers of a "

@@ -232,8 +232,8 @@ class LayersNeeded(Part):
         """The baseline's folder; None without one.
 
         Args:
-            run: The folder of the run that was evaluated. Older versions named the baseline from where the command was
-                typed.
+            run: The folder of the run that was evaluated, from which ``baseline`` is named. Older versions named it
+                from where the command was typed, so mostly without a leading ``..``.
         """
         if self.baseline is None:
             return None

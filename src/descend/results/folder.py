@@ -303,12 +303,12 @@ def atomic_folder(folder: Path, *, alone: bool = True) -> Iterator[Path]:
     """
     try:
         if not alone:
-            folder = Path(os.path.realpath(folder))  # a name such as `.` or that of a link is none to write beside
-        if not alone and folder.is_dir() and is_empty(folder):
-            remove_parts(folder)  # which a killed process left
-            with merged_folder(folder, empty=True) as part:
-                yield part
-            return
+            folder = Path(os.path.realpath(folder))  # nothing can be written beside `.`, or in the place of a link
+            if folder.is_dir() and is_empty(folder):
+                remove_parts(folder)  # which a killed process left
+                with merged_folder(folder, empty=True) as part:
+                    yield part
+                return
         folder.parent.mkdir(parents=True, exist_ok=True)
         if alone:
             remove_parts(folder.parent, kind=ALONE)
@@ -411,9 +411,10 @@ def merged_folder(folder: Path, *, empty: bool = False) -> Iterator[Path]:
                 for place in {folder, *((folder / name).parent for name in new)}:
                     flush(place)
             except OSError:
-                for path in [] if not empty else [*folder.iterdir()]:
-                    if not path.name.startswith((PART, LOCK_FILE)):
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                if empty:
+                    for path in folder.iterdir():
+                        if not path.name.startswith((PART, LOCK_FILE)):
+                            shutil.rmtree(path) if path.is_dir() else path.unlink()
                 raise
 
 

@@ -19,7 +19,7 @@ from descend.models.library import unknown
 from descend.progress import is_quiet
 from descend.recipes import RECIPES
 from descend.recipes.base import config_of, has_classifier
-from descend.results import CONFIG_FILE, MODELS, RESULTS, Provenance, holds_model, refuse_foreign
+from descend.results import CONFIG_FILE, MODELS, RESULTS, Provenance, holds_adapters, holds_model, refuse_foreign
 from descend.run.run import earlier
 from descend.settings import settings_of
 
@@ -45,10 +45,9 @@ def frozen(
     if out is not None:
         refuse_foreign([out / name for name in RESULTS], "another folder by --out")
     run = Path(model) / MODELS[0]
-    adapters = [each for each in (Path(model), run) if holds_model(each) and not (each / CONFIG_FILE).is_file()]
     refuse(
         (
-            bool(adapters),
+            holds_adapters(Path(model)) or holds_adapters(run),
             f"expected a model; {model} holds adapters of one. Write the whole by descend export RUN --layers L.",
         ),
         (holds_model(run), f"expected a model, and {model} is the folder of a run; give {run}."),

@@ -34,7 +34,7 @@ class SentenceTransformers(Format):
     """
 
     name = SENTENCES
-    compared_in = torch.float32  # that of the modules behind the encoder
+    compared_in = torch.float32  # as the modules behind the encoder compute
     metadata = {  # noqa: RUF012  # an embedding model has no accuracy
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",

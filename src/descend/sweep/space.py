@@ -32,13 +32,14 @@ Ranges = Mapping[str, tuple[float, float]]
 Settings = dict[str, float | str]
 
 EQUAL = "For every method as many trials, finished or pruned. "
+"""How the rule begins where methods have equal numbers of trials."""
 
 RULE = (
-    "Chosen is the trial with the {better} mean {metric} over the "
-    "noise levels {levels} on the validation split, of its final model{seeds}; of equal ones the first. A constrained "
-    "trial that meets its constraints may be 1 % worse, unless --preset paper is given. From the middle of a run on a "
-    "trial is pruned that is among the worst quarter of its method's finished ones. A pruned trial can't be chosen; "
-    "one that diverged counts as finished, and as the worst."
+    "Chosen is the trial with the {better} mean {metric} over the noise levels {levels} on the validation split, of "
+    "its final model{seeds}; of equal ones the first. A constrained trial that meets its constraints may be 1 % worse, "
+    "unless --preset paper is given. From the middle of a run on a trial is pruned that is among the worst quarter of "
+    "its method's finished ones. A pruned trial can't be chosen; one that diverged counts as finished, and as the "
+    "worst."
 )
 
 

@@ -52,8 +52,8 @@ SPLIT = "validation"
 
 POLL, HEARTBEAT, GRACE, RETRIES = 2, 15, 90, 3
 """Seconds before a waiting worker looks again; between two heartbeats of a trial; without one after which its worker
-counts as killed. And how often a trial is resumed whose worker was killed, before another replaces it; one that a
-person interrupted is always resumed."""
+counts as killed. And how often a trial is resumed after its worker was killed, before another trial replaces
+it. A trial that a person interrupted is always resumed."""
 
 PRUNER = optuna.pruners.PercentilePruner(75.0, n_startup_trials=5)
 """Once five trials have finished, a trial is pruned if three quarters of the finished ones were better. Finished trials
@@ -61,7 +61,7 @@ are the good ones, so a pruner at their median would stop trials that win later.
 
 PREFIX, SETTINGS, GIVEN = "descend ", "settings", "given"
 """How a study's name begins, before its method; its attributes with the settings that all its trials share, and with
-the flags of those that a person gave."""
+the flags that a person gave."""
 
 LOST_BEFORE = "lost"
 """The attribute of a trial that says how often its worker was killed."""
@@ -281,10 +281,10 @@ class _Worker:
             methods={},
         )
         refuse_foreign([out / each for each in (SWEEP_FILE, PAGE_FILE)], "another folder with --out")
-        of_a_run = [name for name in (CONFIG_FILE, SUMMARY_FILE) if (out / name).exists()]
-        of_a_run = [] if (out / SWEEP_FILE).exists() else of_a_run
-        told = f"{out} holds a run or its results ({', '.join(of_a_run)}). Choose another folder with --out."
-        refuse((bool(of_a_run), told))
+        if not (out / SWEEP_FILE).exists():  # beside which a comparison of its trials may lie
+            of_a_run = [name for name in (CONFIG_FILE, SUMMARY_FILE) if (out / name).exists()]
+            told = f"{out} holds a run or its results ({', '.join(of_a_run)}). Choose another folder with --out."
+            refuse((bool(of_a_run), told))
         # What no trial could begin with is refused before the folder is created: data, methods and constraints.
         self.data = recipe.load()
         model = recipe.network(self.data)

@@ -34,7 +34,7 @@ SCORES_OF_LABELS = dict(zip(MNLI_LABELS, (1.0, 0.5, 0.0), strict=True))
 """The score of a pair with a label of MNLI's."""
 
 TRUTH = {"true": 1.0, "false": 0.0}
-"""The score of a pair whose label says whether it is one, such as whether it is a duplicate."""
+"""The scores of labels that are true or false, such as in a column ``is_duplicate``."""
 
 MOST_CANDIDATES = 20_000
 """Texts among which negatives are looked for, evenly taken."""
