@@ -98,7 +98,9 @@ def test_parts_are_disjoint_hold_every_class_and_are_the_same_in_every_run(tmp_p
     assert len(files) == len(set(files)) == (40 if held else 20)
     for name, side in parts.items():
         assert side.pictures == again[name].pictures and len(set(np.bincount(side.labels))) == 1
-        assert all(file.parent.name == ("cats", "dogs")[label] for file, label in zip(*side, strict=True))
+        assert all(
+            file.parent.name == ("cats", "dogs")[label] for file, label in zip(side.pictures, side.labels, strict=True)
+        )
         if held:
             assert all(file.is_relative_to(root / held) == (name == "test") for file in side.pictures)
 
@@ -122,6 +124,9 @@ def test_equal_images_are_on_one_side(tmp_path, caplog):
             sum(map(len, contents)) == len(set.union(*contents)) == sum(len(side.labels) for side in parts.values()) / 2
         )
         assert all(len(set(side.labels)) == 2 for side in parts.values())
+        for side in parts.values():
+            groups = [sample["group"] for sample in samples(side)]
+            assert len(set(zip(side.digests, groups, strict=True))) == len(set(groups)) == len(groups) / 2
     assert not caplog.text
     both = image_folder(tmp_path / "both", sides=("train", "test", "val"))
     shutil.copy(both / "train" / "cats" / "0.png", both / "test" / "cats" / "0.png")

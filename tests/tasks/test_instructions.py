@@ -8,6 +8,7 @@ from datasets import Dataset
 from descend.errors import InputError
 from descend.tasks.text import (
     Instructions,
+    by_prompt,
     encode_prompt,
     learn_tokenizer,
     prompt,
@@ -79,6 +80,12 @@ def test_only_the_answer_and_its_end_are_to_be_told(tokenizer):
         assert row["input_ids"][-len(told) :] == told and len(row["labels"]) == len(row["input_ids"])
         assert asked in tokenizer.decode(row["input_ids"][: -len(told)])
         assert row["input_ids"][0] == tokenizer.cls_token_id and row["input_ids"].count(tokenizer.eos_token_id) == 1
+
+
+def test_answers_to_one_prompt_are_one_group(tokenizer):
+    given = Dataset.from_list([*READ, READ[1] | {"output": "red"}, READ[1] | {"input": "red"}])
+    rows = tokenize_instructions(by_prompt(Instructions(given, {})), tokenizer, 64).rows
+    assert rows["group"][:] == [0, 1, 2, 3, 1, 4]
 
 
 def test_a_long_answer_is_cut_and_a_long_prompt_left_out(tokenizer):

@@ -116,14 +116,14 @@ class ImageRecipe(PretrainedSettings, Recipe):
         """Read the images; each is decoded when it is fetched."""
         import numpy as np
 
-        from descend.tasks.images.sources import Images, Side, read_images
+        from descend.tasks.images.sources import Images, read_images
 
         config: Any = model.saved.config if model is not None else config_of(self.model)
         found = read_images(self.source)
         numbers = np.array(head_numbers(config, found.classes, config.name_or_path, _named(self.data)))
         processor = tokenizer if model is not None else self._processor()
         parts = found.parts(self.validation_share).items()
-        sides = {name: Images(Side(side.pictures, numbers[side.labels]), processor) for name, side in parts}
+        sides = {name: Images(side._replace(labels=numbers[side.labels]), processor) for name, side in parts}
         return Data(
             sides["train"],
             sides["validation"],
@@ -138,14 +138,14 @@ class ImageRecipe(PretrainedSettings, Recipe):
         """Load the test images of another data set, or all where it has no sides, and its name."""
         import numpy as np
 
-        from descend.tasks.images.sources import Images, Side, read_images
+        from descend.tasks.images.sources import Images, read_images
 
         found = read_images(data)
         tell(_named(data), found.read)
         config = model.saved.config
         side = found.sides.get("test", found.sides["train"])
         numbers = np.array(class_numbers(config, found.classes, config.name_or_path, _named(data)))
-        return Images(Side(side.pictures, numbers[side.labels]), tokenizer), _named(data)
+        return Images(side._replace(labels=numbers[side.labels]), tokenizer), _named(data)
 
     def about(self, data: Data) -> tuple[list[str], list[str]]:
         """The samples of each part, their classes, and the size that images get."""

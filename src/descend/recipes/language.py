@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from descend.declared import SMALL, Allowed, Count, PromptLength, setting
 from descend.errors import InputError, reason
-from descend.recipes.base import Data, Recipe, check_words, config_of, load_pretrained, tell
+from descend.recipes.base import Collate, Data, Recipe, check_words, config_of, load_pretrained, tell
 from descend.settings import PRETRAINED_DUAL, SFTSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
     from descend.models import LayeredCausalLM, LayeredModel
     from descend.run.run import Run
@@ -110,12 +109,18 @@ class LanguageRecipe(Recipe):
     def load(self, model: LayeredModel | None = None, tokenizer: Any = None) -> Data:
         """Load and tokenize the instructions and answers."""
         from descend.tasks.splits import split_groups
-        from descend.tasks.text import Instructions, generate_instructions, read_instructions, tokenize_instructions
+        from descend.tasks.text import (
+            Instructions,
+            by_prompt,
+            generate_instructions,
+            read_instructions,
+            tokenize_instructions,
+        )
 
-        given = read_instructions(self.source) if self.source is not None else generate_instructions()
+        given = by_prompt(read_instructions(self.source) if self.source is not None else generate_instructions())
         rows = given.rows
         count = round(len(rows) * self.validation_share)
-        prompts = list(zip(rows["instruction"], rows["input"], strict=True))
+        prompts = rows["group"][:]
         parts = dict(zip(("validation", "test", "train"), split_groups(prompts, [count, count]), strict=True))
         if count < 2 or min(map(len, parts.values())) < 2:
             raise InputError(
@@ -123,7 +128,7 @@ class LanguageRecipe(Recipe):
                 f"with {len(set(prompts))} different prompts. Give more."
             )
         sides = {side: rows.select(parts[side]) for side in ("train", "validation", "test")}
-        tokenizer = tokenizer if model is not None else self._tokenizer(sides["train"])
+        tokenizer = tokenizer if model is not None else self._tokenizer(sides["train"].remove_columns("group"))
         skipped, tokenized, cut = Counter(given.skipped), {}, 0
         for side, part in sides.items():
             encoded = tokenize_instructions(Instructions(part, {}), tokenizer, self.max_length)
@@ -142,9 +147,9 @@ class LanguageRecipe(Recipe):
 
     def load_test(self, data: str, model: LayeredModel, tokenizer: Any) -> tuple[Dataset, str]:
         """Load all rows of another file, and its name."""
-        from descend.tasks.text import read_instructions, tokenize_instructions
+        from descend.tasks.text import by_prompt, read_instructions, tokenize_instructions
 
-        rows, skipped, cut = tokenize_instructions(read_instructions(data), tokenizer, self.max_length)
+        rows, skipped, cut = tokenize_instructions(by_prompt(read_instructions(data)), tokenizer, self.max_length)
         if len(rows) < 2:
             raise InputError(f"{data} has no two prompts that leave room for an answer in {self.max_length} tokens.")
         name = " ".join([Path(data).stem, *(f"({note})" for note in self._notes(skipped, 0, 0))])
@@ -172,11 +177,13 @@ class LanguageRecipe(Recipe):
         tokenizer.eos_token = tokenizer.sep_token
         return tokenizer
 
-    def collate(self, tokenizer: Any) -> DataCollatorForLanguageModeling:
+    def collate(self, tokenizer: Any) -> Collate:
         """Pad texts to the longest of their batch."""
+        import torch
         from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-        return DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id)
+        pad = DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id)
+        return lambda samples: pad(samples) | {"group": torch.tensor([sample["group"] for sample in samples])}
 
     def task(self) -> NextToken:
         """Cross-entropy and accuracy of the next token."""
@@ -227,12 +234,14 @@ class LanguageRecipe(Recipe):
                     f"--{each.name.replace('_', '-')} has no effect: the recipe prepares the data itself. Leave it out "
                     "or use DescentSFTTrainer in a script."
                 )
+        sides: tuple[Any, Any] = run.data.train, run.data.validation
+        train, validation = (side.remove_columns("group") for side in sides)  # TRL's collator drops it
         return DescentSFTTrainer(
             run.model.saved,
             run.arguments,
             noise=run.noise,
-            train_dataset=run.data.train,
-            eval_dataset=run.data.validation,
+            train_dataset=train,
+            eval_dataset=validation,
             processing_class=run.tokenizer,
             callbacks=list(callbacks),
         )

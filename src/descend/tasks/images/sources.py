@@ -39,14 +39,31 @@ MOST_UNPACKED = 256
 
 
 class Side(NamedTuple):
-    """The pictures of one side of a data set, and the number of each one's class."""
+    """The pictures of one side of a data set.
+
+    Attributes:
+        pictures: The pictures.
+        labels: The number of each one's class.
+        digests: What equal pictures have in common, once they are `compared`.
+    """
 
     pictures: Sequence[Picture]
     labels: np.ndarray
+    digests: Sequence[bytes] = ()
 
     def part(self, places: Sequence[int]) -> "Side":
         """Some of them."""
-        return Side([self.pictures[place] for place in places], self.labels[list(places)])
+        pictures = [self.pictures[place] for place in places]
+        digests = [self.digests[place] for place in places] if self.digests else ()
+        return Side(pictures, self.labels[list(places)], digests)
+
+    def compared(self) -> "Side":
+        """The same side with its digests."""
+        if len(self.digests) == len(self.pictures):
+            return self
+        with ThreadPoolExecutor() as pool:
+            found = counted(pool.map(_digest, self.pictures), "comparing", "image", len(self.pictures))
+            return self._replace(digests=list(found))
 
 
 class Pictures(NamedTuple):
@@ -70,20 +87,14 @@ class Pictures(NamedTuple):
         Raises:
             InputError: If a class has too few images.
         """
-        with ThreadPoolExecutor() as pool:
-            digests = {
-                name: list(counted(pool.map(_digest, side.pictures), "comparing", "image", len(side.pictures)))
-                for name, side in self.sides.items()
-            }
-        tell_shared(digests, "images")
-        keys, sides = digests["train"], dict(self.sides)
+        sides = {name: side.compared() for name, side in self.sides.items()}
+        tell_shared({name: side.digests for name, side in sides.items()}, "images")
         for name, share in (("test", TEST_SHARE), ("validation", validation_share)):
             if name in sides:
                 continue
             train = sides["train"]
-            off, rest = split_classes(keys, train.labels.tolist(), share)
+            off, rest = split_classes(train.digests, train.labels.tolist(), share)
             sides |= {name: train.part(off), "train": train.part(rest)}
-            keys = [keys[place] for place in rest]
             in_both = set(sides[name].labels.tolist()).intersection(sides["train"].labels)
             if few := [self.classes[number] for number in {*train.labels.tolist()} - in_both]:
                 raise InputError(
@@ -101,7 +112,9 @@ def _digest(picture: Picture) -> bytes:
 
 
 class Images(Dataset):
-    """Pictures made ready for a model when they are fetched: ``pixel_values`` (C, height, width), and ``labels``.
+    """Pictures made ready for a model when they are fetched.
+
+    An item has ``pixel_values`` (C, height, width), ``labels``, and a ``group``, the same for all equal pictures.
 
     Args:
         side: The pictures, with a model's numbers of their classes.
@@ -109,14 +122,15 @@ class Images(Dataset):
     """
 
     def __init__(self, side: Side, processor: Callable[..., Any]):
-        self.side, self.processor = side, processor
+        self.side, self.processor = side.compared(), processor
+        self.groups = np.unique(np.array(self.side.digests), return_inverse=True)[1]
 
     def __len__(self) -> int:
         return len(self.side.labels)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         pixels = self.processor(upright(self.side.pictures[place]), return_tensors="pt")["pixel_values"][0]
-        return {"pixel_values": pixels, "labels": int(self.side.labels[place])}
+        return {"pixel_values": pixels, "labels": int(self.side.labels[place]), "group": int(self.groups[place])}
 
 
 def upright(picture: Picture, least: int | None = None) -> Image.Image:

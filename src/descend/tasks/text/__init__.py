@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from descend.tasks.text.corpus import generate_pairs, generate_reviews
     from descend.tasks.text.instructions import (
         Instructions,
+        by_prompt,
         encode_prompt,
         generate_instructions,
         prompt,
@@ -30,6 +31,7 @@ __all__ = [
     "NextToken",
     "QuestionAnswering",
     "TokenClassification",
+    "by_prompt",
     "encode_prompt",
     "generate_instructions",
     "generate_pairs",
@@ -50,6 +52,7 @@ _MODULES = {
     "corpus": ("generate_pairs", "generate_reviews"),
     "instructions": (
         "Instructions",
+        "by_prompt",
         "encode_prompt",
         "generate_instructions",
         "prompt",

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from descend.errors import InputError
 from descend.reading import json_objects, plain_text
+from descend.tasks.base import GROUP
 from descend.tasks.text.language import IGNORED
 from descend.tasks.text.tokens import encoded_rows
 
@@ -28,7 +29,7 @@ class Instructions(NamedTuple):
 
 
 class Tokenized(NamedTuple):
-    """Rows with ``input_ids`` and ``labels``, the number of rows left out by reason, and of answers that are cut."""
+    """Rows as `tokenize_instructions` makes them, the number left out by reason, and of answers that are cut."""
 
     rows: "Dataset"
     skipped: dict[str, int]
@@ -71,6 +72,14 @@ def read_instructions(path: str | Path) -> Instructions:
     return Instructions(Dataset.from_list(rows), dict(skipped))
 
 
+def by_prompt(given: Instructions) -> Instructions:
+    """The same with a ``group``: answers to one prompt are not independent samples."""
+    numbers: dict[tuple[str, str], int] = {}
+    prompts = zip(given.rows["instruction"], given.rows["input"], strict=True)
+    groups = [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
+    return given._replace(rows=given.rows.add_column(GROUP, groups))
+
+
 def generate_instructions(count: int = COUNT, seed: int = 0) -> Instructions:
     """Generate short instructions about words, so that the recipe runs without downloaded data."""
     from datasets import Dataset
@@ -107,13 +116,13 @@ def tokenize_instructions(given: Instructions, tokenizer: PreTrainedTokenizerBas
         max_length: Longest text in tokens; a longer answer is cut and has no end-of-text token.
 
     Returns:
-        Rows with ``input_ids`` and ``labels``. Those with an empty output, or a prompt that leaves no room for an
-        answer, are left out and counted.
+        Rows with ``input_ids``, ``labels`` and, where it is given, their ``group``. Those with an empty output, or a
+        prompt that leaves no room for an answer, are left out and counted.
     """
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no token for the end of a text; set its eos_token and save it again.")
 
-    def encode(columns: dict[str, list[str]]) -> dict[str, list[Any]]:
+    def encode(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {"input_ids": [], "labels": [], "cut": []}
         for instruction, given_input, output in zip(*(columns[name] for name in COLUMNS), strict=True):
             question = encode_prompt(tokenizer, prompt(tokenizer, instruction, given_input))
@@ -122,7 +131,7 @@ def tokenize_instructions(given: Instructions, tokenizer: PreTrainedTokenizerBas
             found["input_ids"].append([*question, *targets][:max_length])
             found["labels"].append([*[IGNORED] * len(question), *targets][:max_length])
             found["cut"].append(len(question) + len(targets) > max_length)
-        return found
+        return found | {name: columns[name] for name in (GROUP,) if name in columns}
 
     encoded = encoded_rows(given.rows, encode)
     answered = encoded.filter(lambda labels: labels[-1] != IGNORED, input_columns="labels")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from descend.tasks.base import GROUP
 from descend.tasks.text.classification import IGNORED, LogitTask, check_token_labels
 from descend.transfer import sent
 
@@ -52,8 +53,8 @@ class NextToken(LogitTask):
     metric = "token_accuracy"
 
     def inputs(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The batch without its labels, and ``places`` (N,): the tokens, of B·T, before a target."""
-        others = {name: value for name, value in batch.items() if name not in ("labels", LOCATED)}
+        """The batch without its labels and groups, and ``places`` (N,): the tokens, of B·T, before a target."""
+        others = {name: value for name, value in batch.items() if name not in ("labels", GROUP, LOCATED)}
         return others | {"places": self._places_of(batch)}
 
     def target(self, batch: dict[str, Any]) -> Tensor:
