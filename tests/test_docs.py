@@ -4,6 +4,7 @@ import re
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
@@ -153,8 +154,9 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
     held = [f"{runs.holds.sum()} of {len(runs)}" for runs in (untied, unrolled)]
     held += [f"{further[0].sum()} of {len(further[0])}"]
     held += [f"{minilm.holds.sum() + further[1].sum()} of {len(minilm) + len(further[1])}"]
-    told = "held on test data in {} runs of untied UT-5, at .468 in {2}; {1} of UT and DUST, {3} of MiniLM."
-    assert told.replace("{}", "{0}").format(*held) in readme
+    told = "held on test data in {} runs of untied UT-5 at α = .22, {} at .468;"
+    assert told.format(held[0], held[2]) in readme
+    assert f"{held[1]} of UT and DUST before, {held[3]} of MiniLM." in readme
     ped2, ped1, avenue = (robustness.gain_of_setting(methods, "UT", data, 0.0) for data in ("ped2", "ped1", "avenue"))
     assert {ped2.verdict, ped1.verdict} == {"better"} and avenue.verdict == "worse"
     told = (
@@ -173,20 +175,25 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
 def test_the_page_on_noise_has_the_rows_of_the_study():
     methods = table.read(ROOT / "reproduction" / "records" / "methods.jsonl")
     page = (ROOT / "docs" / "results" / "constraints.md").read_text("utf-8")
-    names = {"MiniLM": "MiniLM-6", "MPNet": "MPNet-12", "UT": "UT-5"}
+    names = {"MiniLM": "MiniLM-6", "MPNet": "MPNet-12", "UT": "UT-5", "DUST": "DUST-5"}
     names |= {"imdb": "IMDb", "mnli": "MNLI", "ped2": "Ped2", "avenue": "Avenue", "ped1": "Ped1"}
-    gains = robustness.fairly(methods).set_index(["model", "data", "gamma"])
+    every = robustness.fairly(methods).sort_values("against plain", ascending=False, kind="stable")
+    told = {place: [*rows["all noise"]] for place, rows in every.groupby(["model", "data", "gamma"])}
+    gains = every.drop_duplicates(["model", "data", "gamma"]).set_index(["model", "data", "gamma"])
     for (model, data, gamma), row in gains.iterrows():
         assert row["seeds of both"] == {"MPNet": "3 of 3"}.get(model, "5 of 5")
         if gamma:
             where = f"{names[model]} | {names[data]} | {gamma:g} | {row['α']}".replace("0.", ".")
-            assert f"| {where} | {row['holds']} | {_interval(row['all noise'])} |" in page
-            assert row["all noise"].verdict != "better"
+            found = told[model, data, gamma]
+            assert f"| {where} | {row['holds']} | {'; '.join(map(_interval, found))} |" in page
+            assert all(each.verdict != "better" for each in found)
+    cells = ["; ".join(map(_interval, told["DUST", data, 0])) for data in ("ped2", "avenue")]
+    assert f"| DUST-5, the paper's constraints | {' | '.join(cells)} | – |" in page
     arms = robustness.mechanism(methods)
     beside = "against plain training, all noise"
     clean = arms[arms.model == "UT"].set_index(["method", "data"])[beside]
     for label, words in {
-        "constrained, chosen": "the paper's constraints",
+        "constrained, chosen": "UT-5, the paper's constraints",
         "geometric bounds": "geometric bounds, `useful` at .8",
         "weights l/L": "weights l/L, `linear`",
     }.items():
@@ -202,20 +209,51 @@ def test_the_page_on_noise_has_the_rows_of_the_study():
     ours = signs[(signs["our runs"] != robustness.LACKING) & (signs.printed != "")]
     assert f"{(ours.printed == ours.ours).sum()} of {len(ours)} agree" in " ".join(page.split())
     study = table.read(ROOT / "reproduction" / "records" / "study.jsonl")
-    for model, data, other in [("UT", data, "untied") for data in ("ped2", "ped1", "avenue")] + [
-        ("DUST", data, form) for data in ("ped2", "avenue") for form in ("untied", "tied")
-    ]:
-        place = {"model": model, "depth": 5, "data": data, "gamma": 0.8, "panel": "main"}
-        ours, theirs = (
-            study.where(arm="algorithm-1", form="untied", **place),
-            study.where(arm="erm", form=other, **place),
-        )
-        assert _interval(table.gain(ours, theirs)) in " ".join(page.split()), (model, data, other)
+    for data in ("ped2", "ped1", "avenue"):
+        place = {"model": "UT", "depth": 5, "data": data, "gamma": 0.8, "panel": "main", "form": "untied"}
+        ours, theirs = study.where(arm="algorithm-1", **place), study.where(arm="erm", **place)
+        assert _interval(table.gain(ours, theirs)) in " ".join(page.split()), data
     verdicts = [
         robustness.gain_of_setting(methods, "UT", "avenue", 0.0, level).verdict
         for level in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2)
     ]
     assert verdicts == ["better"] * 5 + ["worse"] * 3
+
+
+def test_what_the_page_says_of_dust_is_in_the_rows_of_the_study():
+    """Whether the constraints hold, whether plain training meets the same, and losses by layer without noise."""
+    methods = table.read(ROOT / "reproduction" / "records" / "methods.jsonl")
+    page = (ROOT / "docs" / "results" / "constraints.md").read_text("utf-8")
+    text, readme = (" ".join(each.split()) for each in (page, (ROOT / "README.md").read_text("utf-8")))
+    runs = methods.rows[(methods.rows.model == "DUST") & (methods.rows.panel == "robustness")]
+    ours, plain = runs[runs.arm == "algorithm-1"], runs[runs.arm == "erm"]
+    held = {place: list(rows.holds) for place, rows in ours.groupby(["data", "gamma"])}
+    assert all(all(held[place]) for place in (("ped2", 0), ("avenue", 0), ("avenue", 0.77)))
+    assert not any(held["ped2", 0.9]) and {len(each) for each in held.values()} == {5} and len(held) == 4
+    alpha, cap = {row.settings["alpha"] for row in ours.itertuples()}, {row.cap for row in ours.itertuples()}
+    met = [table.meets(row.losses[f"{row.gamma:g}"], *alpha, *cap, 1) for row in plain.itertuples()]
+    assert (sum(met), len(met)) == (0, 40)
+    assert "| at α = .173, trained without noise | 10 of 10 | 0 of 20 |" in page
+    assert "| at α = .173 with noise | Avenue 5 of 5, Ped2 0 of 5 | 0 of 20 |" in page
+    assert "15 of 20 of DUST-5 at .173 (plain 0 of 40)" in readme
+    ours, *plain = (_clean(rows, form) for rows, form in ((ours, "untied"), (plain, "untied"), (plain, "tied")))
+    losses = {place: np.mean([row["0"] for row in rows.losses], 0) for place, rows in plain[0].items()}
+    raised = [losses[data][4] / losses[data][3] for data in ("ped2", "avenue")]
+    told = "Layer 4 of plain training has {:.0f} times the loss of layer 3, on Avenue {:.0f} times"
+    assert told.format(*raised) in text
+    for name, rows in zip(
+        ("constrained", "plain training", "the same with one dictionary"), (ours, *plain), strict=True
+    ):
+        mean = np.mean([row["0"] for row in rows["ped2"].losses], 0)
+        (shown,) = re.findall(rf"(?<=\n\| {name} \| ).*(?= \|\n)", page)
+        assert [float(cell) for cell in shown.split(" | ")] == pytest.approx(list(mean), rel=0.03)
+    gains = [robustness.gain_at(ours[data], plain[0][data], lambda at, _: at == 0) for data in ("ped2", "avenue")]
+    cells = (round(number) for gain in gains for number in (gain.value, gain.low, gain.high))
+    assert "RMSE on clean frames is {} % lower ({} to {}), on Avenue {} % ({} to {}).".format(*cells) in text
+
+
+def _clean(runs, form):
+    return dict([*runs[(runs.gamma == 0) & (runs.form == form)].groupby("data")])
 
 
 def _interval(gain):
