@@ -156,7 +156,15 @@ def test_readmes_numbers_are_those_of_the_results(tmp_path, capsys):
     held += [f"{minilm.holds.sum() + further[1].sum()} of {len(minilm) + len(further[1])}"]
     told = "held on test data in {} runs of untied UT-5 at α = .22, {} at .468;"
     assert told.format(held[0], held[2]) in readme
-    assert f"{held[1]} of UT and DUST before, {held[3]} of MiniLM." in readme
+    assert f"{held[1]} of UT and DUST at .22 and .25; {held[3]} of MiniLM." in readme
+    every = robustness.fairly(methods)
+    lost = [-row.value for row in every[(every["against plain"] == "tied") & (every.gamma > 0)]["all noise"]]
+    before = study.rows[(study.rows.model == "DUST") & (study.rows.depth == 5) & (study.rows.gamma == 0.8)]
+    for data, panel in (("ped2", "main"), ("ped2", "searched"), ("avenue", "main")):
+        runs = before[(before.data == data) & (before.panel.isin(["main", panel]))].set_index(["arm", "form", "panel"])
+        ours, plain = runs.loc["algorithm-1", "untied", panel], runs.loc["erm", "tied", "main"]
+        lost.append(-table.gain(ours, plain).value)
+    assert f"DUST-5 {min(lost):.1f} to {max(lost):.1f} % more;" in readme
     ped2, ped1, avenue = (robustness.gain_of_setting(methods, "UT", data, 0.0) for data in ("ped2", "ped1", "avenue"))
     assert {ped2.verdict, ped1.verdict} == {"better"} and avenue.verdict == "worse"
     told = (
@@ -194,8 +202,8 @@ def test_the_page_on_noise_has_the_rows_of_the_study():
     clean = arms[arms.model == "UT"].set_index(["method", "data"])[beside]
     for label, words in {
         "constrained, chosen": "UT-5, the paper's constraints",
-        "geometric bounds": "geometric bounds, `useful` at .8",
-        "weights l/L": "weights l/L, `linear`",
+        "geometric bounds": "UT-5, geometric bounds, `useful` at .8",
+        "weights l/L": "UT-5, weights l/L, `linear`",
     }.items():
         cells = [_interval(clean[label, data]) for data in ("ped2", "avenue", "ped1")]
         assert f"| {words} | {' | '.join(cells)} |" in page
@@ -233,23 +241,30 @@ def test_what_the_page_says_of_dust_is_in_the_rows_of_the_study():
     alpha, cap = {row.settings["alpha"] for row in ours.itertuples()}, {row.cap for row in ours.itertuples()}
     met = [table.meets(row.losses[f"{row.gamma:g}"], *alpha, *cap, 1) for row in plain.itertuples()]
     assert (sum(met), len(met)) == (0, 40)
-    assert "| at α = .173, trained without noise | 10 of 10 | 0 of 20 |" in page
-    assert "| at α = .173 with noise | Avenue 5 of 5, Ped2 0 of 5 | 0 of 20 |" in page
-    assert "15 of 20 of DUST-5 at .173 (plain 0 of 40)" in readme
+    clean = "10 of 10 | 0 of 10 with five dictionaries, 0 of 10 with one"
+    assert f"| DUST-5, α = .173, cap 6.5, trained without noise | {clean} |" in page
+    assert "| with noise: Avenue | 5 of 5 | 0 of 5, 0 of 5 |\n| with noise: Ped2 | 0 of 5 | 0 of 5, 0 of 5 |" in page
+    assert "15 of 20 of untied DUST-5 at .173;" in readme
+    falls = {key: (rows.falls.sum(), len(rows)) for key, rows in runs.groupby(["arm", "form"])}
+    assert falls == {("algorithm-1", "untied"): (16, 20), ("erm", "tied"): (20, 20), ("erm", "untied"): (9, 20)}
+    assert ours[(ours.data == "ped2") & (ours.gamma > 0)].falls.sum() == 1
+    told = "in 16 of 20 runs (on Ped2 with noise in 1 of 5); plain training's does in 20 of 20 with one dictionary,"
+    assert f"{told} in 9 of 20 with five." in text
     ours, *plain = (_clean(rows, form) for rows, form in ((ours, "untied"), (plain, "untied"), (plain, "tied")))
     losses = {place: np.mean([row["0"] for row in rows.losses], 0) for place, rows in plain[0].items()}
     raised = [losses[data][4] / losses[data][3] for data in ("ped2", "avenue")]
-    told = "Layer 4 of plain training has {:.0f} times the loss of layer 3, on Avenue {:.0f} times"
+    told = "layer 4 of plain training has {:.0f} times the loss of layer 3, on Avenue {:.0f} times"
     assert told.format(*raised) in text
-    for name, rows in zip(
-        ("constrained", "plain training", "the same with one dictionary"), (ours, *plain), strict=True
-    ):
+    names = ("constrained, α = .173, .001", "plain training, five dictionaries, rate .004")
+    for name, rows in zip((*names, "plain training, one dictionary, .002"), (ours, *plain), strict=True):
         mean = np.mean([row["0"] for row in rows["ped2"].losses], 0)
         (shown,) = re.findall(rf"(?<=\n\| {name} \| ).*(?= \|\n)", page)
         assert [float(cell) for cell in shown.split(" | ")] == pytest.approx(list(mean), rel=0.03)
-    gains = [robustness.gain_at(ours[data], plain[0][data], lambda at, _: at == 0) for data in ("ped2", "avenue")]
-    cells = (round(number) for gain in gains for number in (gain.value, gain.low, gain.high))
-    assert "RMSE on clean frames is {} % lower ({} to {}), on Avenue {} % ({} to {}).".format(*cells) in text
+    ends = [
+        np.mean([row[0] for row in rows[data]["values"]]) for data in ("ped2", "avenue") for rows in (ours, plain[0])
+    ]
+    told = "an RMSE of {:.2f} against {:.2f}, on Avenue {:.2f} against {:.2f};"
+    assert told.format(*ends).replace("0.", ".") in text
 
 
 def _clean(runs, form):

@@ -22,7 +22,7 @@ from transformers import (
 )
 from trl import SFTConfig, SFTTrainer
 
-from descend import DescentConfig, DescentTrainer, InputError
+from descend import DescentConfig, DescentTrainer, InputError, evaluate
 from descend.tasks.text import generate_instructions, learn_tokenizer, tokenize_instructions
 from descend.training.sft import DescentSFTConfig, DescentSFTTrainer
 from tests.support.cases import slow, slow_but
@@ -325,3 +325,14 @@ def test_plain_arguments_are_taken_and_the_trainers_model_is_the_one_that_genera
     ids = torch.tensor([[5, 6, 7, 8, 9]])
     assert one.model is model and model.generate(input_ids=ids, max_new_tokens=3, do_sample=False).shape[1] > 5
     assert model(input_ids=ids, labels=ids).loss > 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"packing": True}])
+def test_groups_of_texts_count_in_an_evaluation_though_trls_collator_drops_them(tmp_path, tokenizer, settings):
+    one = tuned(tmp_path, tokenizer, **settings)
+    data = rows("language", tokenizer)
+    grouped = data.add_column("group", [place // 6 for place in range(len(data))])
+    found = [evaluate(one, each).groups for each in (grouped, data)]
+    assert found == [len(data) // 6, len(data)]
+    other = DescentSFTTrainer(one.model, one.args, train_dataset=grouped, processing_class=tokenizer)
+    other.train()

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -117,10 +118,10 @@ class LanguageRecipe(Recipe):
             tokenize_instructions,
         )
 
-        given = by_prompt(read_instructions(self.source) if self.source is not None else generate_instructions())
+        given = read_instructions(self.source) if self.source is not None else generate_instructions()
         rows = given.rows
         count = round(len(rows) * self.validation_share)
-        prompts = rows["group"][:]
+        prompts = list(zip(rows["instruction"], rows["input"], strict=True))
         parts = dict(zip(("validation", "test", "train"), split_groups(prompts, [count, count]), strict=True))
         if count < 2 or min(map(len, parts.values())) < 2:
             raise InputError(
@@ -128,10 +129,10 @@ class LanguageRecipe(Recipe):
                 f"with {len(set(prompts))} different prompts. Give more."
             )
         sides = {side: rows.select(parts[side]) for side in ("train", "validation", "test")}
-        tokenizer = tokenizer if model is not None else self._tokenizer(sides["train"].remove_columns("group"))
+        tokenizer = tokenizer if model is not None else self._tokenizer(sides["train"])
         skipped, tokenized, cut = Counter(given.skipped), {}, 0
         for side, part in sides.items():
-            encoded = tokenize_instructions(Instructions(part, {}), tokenizer, self.max_length)
+            encoded = tokenize_instructions(by_prompt(Instructions(part, {})), tokenizer, self.max_length)
             tokenized[side] = encoded.rows
             skipped.update(encoded.skipped)
             cut += encoded.cut
@@ -179,11 +180,11 @@ class LanguageRecipe(Recipe):
 
     def collate(self, tokenizer: Any) -> Collate:
         """Pad texts to the longest of their batch."""
-        import torch
         from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-        pad = DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id)
-        return lambda samples: pad(samples) | {"group": torch.tensor([sample["group"] for sample in samples])}
+        from descend.tasks.text import NextToken
+
+        return partial(NextToken.grouped, DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id))
 
     def task(self) -> NextToken:
         """Cross-entropy and accuracy of the next token."""
@@ -234,14 +235,12 @@ class LanguageRecipe(Recipe):
                     f"--{each.name.replace('_', '-')} has no effect: the recipe prepares the data itself. Leave it out "
                     "or use DescentSFTTrainer in a script."
                 )
-        sides: tuple[Any, Any] = run.data.train, run.data.validation
-        train, validation = (side.remove_columns("group") for side in sides)  # TRL's collator drops it
         return DescentSFTTrainer(
             run.model.saved,
             run.arguments,
             noise=run.noise,
-            train_dataset=train,
-            eval_dataset=validation,
+            train_dataset=run.data.train,
+            eval_dataset=run.data.validation,
             processing_class=run.tokenizer,
             callbacks=list(callbacks),
         )

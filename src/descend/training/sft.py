@@ -1,6 +1,7 @@
 """DescentSFTTrainer: TRL's SFTTrainer under layerwise descent constraints."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,6 +17,8 @@ from descend.evaluation.layers import LayerLosses, WatchRows
 from descend.models import LayeredCausalLM, changed, refuse_claims, refuse_unsafe
 from descend.noise import Noise
 from descend.settings import SFTSettings
+from descend.tasks.base import GROUP
+from descend.tasks.text import NextToken
 from descend.tiles import TargetSample, entropies
 from descend.training import DescentMixin
 from descend.training.config import DescentArguments
@@ -153,10 +156,16 @@ class DescentSFTTrainer(DescentMixin, SFTHooks, SFTTrainer):
         return super().evaluation_columns(prepared)
 
     def evaluation_collator(self) -> Any:
-        """As in training, but padded if training is padding-free, so that each text is a row with its own noise."""
+        """As in training, with groups, and padded if training is padding-free: each text is a row with own noise."""
         if self.padding_free and not self.args.eval_packing:
-            return DataCollatorForLanguageModeling(pad_token_id=self.text_tokenizer.pad_token_id)
-        return super().evaluation_collator()
+            collate: Any = DataCollatorForLanguageModeling(pad_token_id=self.text_tokenizer.pad_token_id)
+        else:
+            collate = super().evaluation_collator()
+        return partial(NextToken.grouped, collate)
+
+    def columns(self) -> list[str] | None:
+        """TRL's, and groups."""
+        return ["input_ids", "labels", "seq_lengths", GROUP]
 
 
 def _loaded(name: str, args: DescentSFTConfig) -> nn.Module:

@@ -123,14 +123,15 @@ class Images(Dataset):
 
     def __init__(self, side: Side, processor: Callable[..., Any]):
         self.side, self.processor = side.compared(), processor
-        self.groups = np.unique(np.array(self.side.digests), return_inverse=True)[1]
+        numbers: dict[bytes, int] = {}
+        self.groups = [numbers.setdefault(digest, len(numbers)) for digest in self.side.digests]
 
     def __len__(self) -> int:
         return len(self.side.labels)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
         pixels = self.processor(upright(self.side.pictures[place]), return_tensors="pt")["pixel_values"][0]
-        return {"pixel_values": pixels, "labels": int(self.side.labels[place]), "group": int(self.groups[place])}
+        return {"pixel_values": pixels, "labels": int(self.side.labels[place]), "group": self.groups[place]}
 
 
 def upright(picture: Picture, least: int | None = None) -> Image.Image:

@@ -1,6 +1,6 @@
 """The language modelling task: predict each next token."""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -67,6 +67,14 @@ class NextToken(LogitTask):
         batch = collate(samples)
         if isinstance(batch, MutableMapping) and isinstance(batch.get("labels"), Tensor):
             batch[LOCATED] = Located(batch["labels"])
+        return batch
+
+    @staticmethod
+    def grouped(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+        """The batch of a collator with the ``group`` of its samples, which TRL's drops."""
+        batch = collate(samples)
+        if isinstance(samples[0], Mapping) and isinstance(samples[0].get(GROUP), int):
+            batch[GROUP] = torch.tensor([sample[GROUP] for sample in samples])
         return batch
 
     @staticmethod
