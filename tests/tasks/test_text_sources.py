@@ -316,7 +316,7 @@ def files(kind: str, root: Path) -> dict[str, list[str]]:
     if kind == "image":
         found = read_images(str(root))
         rows = {
-            side: [(str(file), found.classes[n]) for file, n in zip(*each, strict=True)]
+            side: [(str(file), found.classes[n]) for file, n in zip(*each[:2], strict=True)]
             for side, each in found.sides.items()
         }
     else:
