@@ -23,6 +23,12 @@ def evenly(size: int, count: int) -> list[int]:
     return [int((place + 0.5) * size / count) for place in range(count)]
 
 
+def numbered(keys: Iterable[Hashable]) -> list[int]:
+    """A number for each key, the same for equal ones, from 0 on in the order in which they come first."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
 def tell_shared(keys: Mapping[str, Collection[Hashable]], samples: str) -> None:
     """Warn of equal samples on several sides of a data set, as they are given.
 

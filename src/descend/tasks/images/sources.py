@@ -22,7 +22,7 @@ from descend.progress import counted, progress
 from descend.reading import MOST_BYTES, is_litter, refuse_large, refuse_ways_out
 from descend.tasks.folders import class_files, files_read
 from descend.tasks.pictures import FORMATS, SUFFIXES, opaque
-from descend.tasks.splits import TEST_SHARE, split_classes, tell_shared
+from descend.tasks.splits import TEST_SHARE, numbered, split_classes, tell_shared
 
 _IDX = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
 _GENERATED = {"train": 40, "test": 20}
@@ -123,8 +123,7 @@ class Images(Dataset):
 
     def __init__(self, side: Side, processor: Callable[..., Any]):
         self.side, self.processor = side.compared(), processor
-        numbers: dict[bytes, int] = {}
-        self.groups = [numbers.setdefault(digest, len(numbers)) for digest in self.side.digests]
+        self.groups = numbered(self.side.digests)
 
     def __len__(self) -> int:
         return len(self.side.labels)

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from descend.errors import InputError
 from descend.reading import json_objects, plain_text
 from descend.tasks.base import GROUP
+from descend.tasks.splits import numbered
 from descend.tasks.text.language import IGNORED
 from descend.tasks.text.tokens import encoded_rows
 
@@ -74,9 +75,7 @@ def read_instructions(path: str | Path) -> Instructions:
 
 def by_prompt(given: Instructions) -> Instructions:
     """The same with a ``group``: answers to one prompt are not independent samples."""
-    numbers: dict[tuple[str, str], int] = {}
-    prompts = zip(given.rows["instruction"], given.rows["input"], strict=True)
-    groups = [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
+    groups = numbered(zip(given.rows["instruction"], given.rows["input"], strict=True))
     return given._replace(rows=given.rows.add_column(GROUP, groups))
 
 
@@ -131,7 +130,7 @@ def tokenize_instructions(given: Instructions, tokenizer: PreTrainedTokenizerBas
             found["input_ids"].append([*question, *targets][:max_length])
             found["labels"].append([*[IGNORED] * len(question), *targets][:max_length])
             found["cut"].append(len(question) + len(targets) > max_length)
-        return found | {name: columns[name] for name in (GROUP,) if name in columns}
+        return found | {GROUP: columns[GROUP]} if GROUP in columns else found
 
     encoded = encoded_rows(given.rows, encode)
     answered = encoded.filter(lambda labels: labels[-1] != IGNORED, input_columns="labels")

@@ -21,6 +21,8 @@ from transformers import (
 from descend.errors import InputError, SampleError, reason
 from descend.progress import progress
 from descend.reading import is_path, suggestion
+from descend.tasks.base import GROUP
+from descend.tasks.splits import numbered
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -75,7 +77,6 @@ def tokenize(
         InputError: If a text is longer and ``truncate`` is off; the message names its source.
     """
     pairs = "pair" in texts.column_names
-    groups: dict[str, int] = {}
 
     def encode(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         given = (rows["text"], rows["pair"]) if pairs else (rows["text"],)
@@ -88,10 +89,10 @@ def tokenize(
                     "--no-truncate; or raise --max-length."
                 )
         labels = rows["label"] if numbers is None else [numbers[label] for label in rows["label"]]
-        # Equal texts, and pairs with the same premise, are not independent samples.
-        return {**encoded, "labels": labels, "group": [groups.setdefault(text, len(groups)) for text in rows["text"]]}
+        return {**encoded, "labels": labels}
 
-    return encoded_rows(texts, encode)
+    # Equal texts, and pairs with the same premise, are not independent samples.
+    return encoded_rows(texts, encode).add_column(GROUP, numbered(texts["text"]))
 
 
 def encoded_rows(rows: "Dataset", encode: Callable[[dict[str, list[Any]]], dict[str, list[Any]]]) -> "Dataset":
